@@ -1,4 +1,4 @@
-"""Plugins that distributions name: found, not run; made by name, with settings from files."""
+"""Plugins of distributions: listed without importing them, and created with settings from files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waits for batches and workflows: who wakes them, and what they leave behind."""
+"""Waits for batches and workflows: how they are woken, and what they leave behind."""
 
 from __future__ import annotations
 

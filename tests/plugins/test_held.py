@@ -1,4 +1,4 @@
-"""Why a job waits, as plugins and the tables of Postgres have it."""
+"""Explanations of why a job waits, from plugins and from the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plugin that writes in the transaction that settles, beside a worker."""
+"""A plugin that writes in settling transactions, beside a worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.sql import ask
 
 
 class Ledger(Plugin):
-    """Books what it is told."""
+    """Stores the settlements that it receives."""
 
     async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
         sql = "insert into booked select * from unnest($1::uuid[], $2::int[])"

@@ -1,4 +1,4 @@
-"""What the tests of batches share."""
+"""Helpers for tests of batches."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ async def working(
         yield chancy
 
 
-class Deaf(Batches):
-    """As a worker that was killed before it told anything, and that does not come back."""
+class Unreporting(Batches):
+    """Reports no outcomes, as a worker that was killed after it settled its jobs."""
 
     async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None: ...
     async def serve(self, runtime: Any) -> None: ...

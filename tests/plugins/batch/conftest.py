@@ -1,4 +1,4 @@
-"""No jobs are left over from the test before."""
+"""Resets the functions of jobs before each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that batches of the tests run. What they did is seen in a list of this process."""
+"""Functions of the jobs in tests. They record their runs in a list of this process."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from chancy.plugins.batch import Batches
 ran: list[str] = []
 #: Numbers of jobs that fail while they are in here.
 failing: set[int] = set()
-#: What those that wait for it wait for.
+#: The jobs `held` wait for it.
 gate = asyncio.Event()
 #: The application of the test, for jobs that add others.
 apps: list[tuple[Chancy, Batches]] = []
 
 
 def clear() -> None:
-    """Forget what the test before did."""
+    """Reset the records of the previous test."""
     global gate
     ran.clear()
     failing.clear()
@@ -43,7 +43,7 @@ async def retried(number: int) -> None:
 
 @job(queue="async", max_attempts=2)
 async def winding(number: int) -> Snooze | None:
-    """Is put off, fails, and says much, before it ends."""
+    """Snoozes, fails and reports progress before it ends."""
     about = current_job()
     ran.append(str(number))
     if "snoozes" not in about.meta:
@@ -67,7 +67,7 @@ async def held(number: int) -> None:
 
 @job(queue="async", max_attempts=1)
 async def adding(number: int, more: int) -> None:
-    """Adds jobs with the numbers behind its own."""
+    """Adds jobs with the numbers after its own."""
     chancy, batches = apps[0]
     jobs = [act.job(one) for one in range(number + 1, number + 1 + more)]
     assert await batches.add(chancy, jobs) == more

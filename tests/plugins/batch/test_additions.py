@@ -98,7 +98,7 @@ async def test_a_batch_has_a_bound(batches_dsn: str, monkeypatch: pytest.MonkeyP
 
 @job(queue="async", max_attempts=1)
 async def adding_there(dsn: str, more: int) -> None:
-    """Adds jobs as blocking code does."""
+    """Adds jobs without an event loop."""
     _, batches = batch_jobs.apps[0]
     with Chancy(dsn, plugins=[batches]) as chancy, psycopg.connect(dsn) as connection:
         assert (

@@ -1,4 +1,4 @@
-"""Batches: jobs that belong together, and what is pushed when they have ended."""
+"""Batches: their jobs, and the callbacks that are pushed when these have ended."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_a_batch_that_is_cancelled_before_it_has_jobs_is_cancelled(batches
 async def test_a_job_that_was_asked_to_stop_and_should_go_back_is_cancelled(
     batches_dsn: str,
 ) -> None:
-    """Nothing is left of such a job where no finished ones are kept."""
+    """A queue without history keeps no trace of such a job."""
     batches = Batches(sweep_s=3600)
     brief = Queue(name="async", executor="async", keep_finished=False)
     batch_jobs.failing.add(1)

@@ -1,4 +1,4 @@
-"""``chancy batch``, of an application that is made of settings alone; the contract of plugins."""
+"""``chancy batch``, for an application without code; the contract of plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many settle the jobs of one batch at once: exactly one of them sees that nothing is left."""
+"""Concurrent settlements of one batch: exactly one of them ends it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ select
 """
 
 
-#: Writes down which row of a batch is updated: one that counts, by its shard, or its own.
+#: Records which row of a batch is updated: a shard, or the batch itself.
 COUNT = """
 create table public.updates (shard int);
 create function public.counted() returns trigger language plpgsql as $$
@@ -43,7 +43,7 @@ create trigger counted after update on chancy.batches
 
 
 class Seen(NamedTuple):
-    """What a settler has seen in its transactions."""
+    """The results of the transactions of a settler."""
 
     ended: int
     pushed: int
@@ -51,7 +51,7 @@ class Seen(NamedTuple):
 
 
 def settle(dsn: str, batch: UUID, parts: list[list[tuple[UUID, int]]], pause_s: float) -> Seen:
-    """Settle parts of a batch, each in a transaction that is open for a moment."""
+    """Settle parts of a batch, each in a transaction of its own."""
     ended = pushed = deadlocks = 0
     chance = random.Random(parts[0][0][0].int)
     with psycopg.connect(dsn) as connection:
@@ -132,7 +132,7 @@ async def test_exactly_one_settlement_sees_the_end(
 
 @pytest.mark.chaos
 async def test_no_row_of_a_large_batch_is_hot(batches_dsn: str) -> None:
-    """Each settlement writes one row that counts, most often one of its own connection."""
+    """Each settlement writes one shard, usually that of its connection."""
     chance, size = random.Random(1), 20_000
     async with Chancy(batches_dsn, plugins=[Batches()]) as chancy:
         jobs = [act.job(n) for n in range(size)]

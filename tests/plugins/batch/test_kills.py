@@ -1,4 +1,4 @@
-"""Batches while workers are killed and frozen: each ends once, and counts what came of its jobs."""
+"""Batches whose workers are killed and frozen: each ends once, with the right counts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def described() -> Batch:
 
 
 def check(found: BatchRecord, outcomes: Counter[State], told: dict[str, int]) -> None:
-    """Its counts are those of the history, and each callback was pushed once."""
+    """Its counts match the history, and each callback was pushed once."""
     progress = found.progress
     assert progress.pending == 0
     assert progress.succeeded == outcomes[State.SUCCEEDED]

@@ -1,4 +1,4 @@
-"""Random lives of batches do what a pure model says."""
+"""Batches match a pure model in random sequences of operations."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.plugins.batch.jobs import act, said
 from tests.support.presence import present
 
 OUTCOMES = st.sampled_from([State.SUCCEEDED, State.SUCCEEDED, State.FAILED, State.CANCELLED])
-#: What happens: some jobs end, told by their settlement or not; more are added, from outside or by
-#: a job; it is closed, cancelled, swept; a failed job is replayed.
+#: The operations: jobs end, reported by their settlement or not; more are added, from outside or by
+#: a job; the batch is closed, cancelled, swept; a failed job is replayed.
 EVENTS = st.one_of(
     st.tuples(st.just("end"), st.integers(1, 8), st.lists(OUTCOMES, min_size=8, max_size=8)),
     st.tuples(st.just("untold"), st.integers(1, 3), st.lists(OUTCOMES, min_size=3, max_size=3)),
@@ -35,13 +35,13 @@ EVENTS = st.one_of(
 
 @dataclass
 class Model:
-    """A batch as it should be: its jobs with their states, 0 for those that have not ended."""
+    """The expected batch: its jobs with their states, 0 for jobs that have not ended."""
 
     open: bool
     stopped: bool = False
     state: int = 1
     jobs: dict[UUID, int] = field(default_factory=dict[UUID, int])
-    #: Those that have ended, and that is not told.
+    #: Jobs whose outcome is not reported.
     untold: dict[UUID, int] = field(default_factory=dict[UUID, int])
     pushed: list[str] = field(default_factory=list[str])
 
@@ -101,7 +101,7 @@ class Life:
         self.letters: list[tuple[UUID, UUID]] = []
 
     def took(self) -> None:
-        """Have the model know of the jobs that were pushed."""
+        """Add the pushed jobs to the model."""
         sql = "select job_id from chancy.batches_jobs where batch_id = %s and state <> 7"
         for (job,) in self.connection.execute(sql, [self.reference.id]):
             self.model.jobs.setdefault(job, 0)

@@ -1,4 +1,4 @@
-"""Batches some of whose jobs and callbacks are of queues in Redis."""
+"""Batches with jobs and callbacks in queues in Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a batch when the dead letter of one of its jobs is replayed."""
+"""Replays of dead letters of jobs of batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chancy.plugins.batch.outcomes import SQL, BatchJobOutcome, BatchRef, settle
 from chancy.plugins.dead_letter import DeadLetters
 from tests.plugins.batch import jobs as batch_jobs
 from tests.plugins.batch.batching import (
-    Deaf,
+    Unreporting,
     callbacks,
     counts,
     eventually_counts,
@@ -42,7 +42,7 @@ async def test_a_replay_that_succeeds_makes_its_batch_succeed(
         reference = await batches.push(chancy, callbacks(), [act.job(n) for n in range(4)])
         assert await reference.wait(20) is BatchState.FAILED
         await idle(batches_dsn)
-        # The first replay fails; the one after it is of that letter, or of the first one again.
+        # The first replay fails; the second one is of its dead letter, or of the first one again.
         first, other = [id for id, _ in await reference.bad()]
         again = present(await LETTERS.replay(chancy, first))
         await idle(batches_dsn)
@@ -63,7 +63,7 @@ async def test_a_replay_that_succeeds_makes_its_batch_succeed(
 
 
 async def test_a_replay_may_end_before_its_first_job_is_reported(batches_dsn: str) -> None:
-    deaf, batches = Deaf(), Batches(sweep_s=3600)
+    deaf, batches = Unreporting(), Batches(sweep_s=3600)
     batch_jobs.failing.add(1)
     async with working(batches_dsn, deaf) as chancy:
         id = (await deaf.push(chancy, callbacks(), [act.job(1)])).id
@@ -73,7 +73,7 @@ async def test_a_replay_may_end_before_its_first_job_is_reported(batches_dsn: st
         await LETTERS.replay(chancy, letter)
         await idle(batches_dsn)
     async with Chancy(batches_dsn, plugins=[batches]) as chancy:
-        # As the service of a worker would that has seen the replay end, and not its first job.
+        # As the service of a worker that has recorded the replay, but not the first job.
         ((job,),) = ask(batches_dsn, "select replayed_as from chancy.dead_letters")
         await BatchCalls(chancy.broker).report(
             [BatchJobOutcome(BatchRef(id, letter), job, int(State.SUCCEEDED))]
@@ -92,8 +92,8 @@ async def test_the_sweep_reports_a_replay_whose_worker_died(batches_dsn: str) ->
         assert await reference.wait(20) is BatchState.FAILED
         await idle(batches_dsn)
         ((letter, _),) = await reference.bad()
-    # Of a replay that fails, and of one of that, their workers tell nothing.
-    async with working(batches_dsn, Deaf()) as chancy:
+    # The workers report neither the failed replay, nor the replay of that one.
+    async with working(batches_dsn, Unreporting()) as chancy:
         first = present(await LETTERS.replay(chancy, letter))
         await idle(batches_dsn)
         batch_jobs.failing.clear()

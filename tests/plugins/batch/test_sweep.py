@@ -1,4 +1,4 @@
-"""What repairs batches when a settlement could not tell of a job, and what replays do."""
+"""Repairs of outcomes that no settlement has reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,15 @@ from chancy.plugins.batch.outcomes import BatchOutcomes, BatchRef, ref_of
 from chancy.plugins.batch.sweep import BatchSweep
 from chancy.testing.clock import ManualClock
 from tests.plugins.batch import jobs as batch_jobs
-from tests.plugins.batch.batching import ASYNC, Deaf, callbacks, counts, idle, sweep_of, working
+from tests.plugins.batch.batching import (
+    ASYNC,
+    Unreporting,
+    callbacks,
+    counts,
+    idle,
+    sweep_of,
+    working,
+)
 from tests.plugins.batch.jobs import act, adding, held, ran
 from tests.support.claims import claimed
 from tests.support.sql import ask
@@ -48,7 +56,7 @@ async def test_a_job_may_complete_in_its_own_transaction(batches_dsn: str) -> No
 
 
 async def test_the_sweep_reports_unreported_outcomes(batches_dsn: str) -> None:
-    batches = Deaf()
+    batches = Unreporting()
     batch_jobs.failing.add(2)
     async with working(batches_dsn, batches) as chancy:
         reference = await batches.push(chancy, callbacks(), [act.job(n) for n in range(5)])
@@ -64,7 +72,7 @@ async def test_the_sweep_reports_unreported_outcomes(batches_dsn: str) -> None:
 
 @pytest.mark.parametrize("stopped", [False, True])
 async def test_a_job_that_is_gone_has_failed(batches_dsn: str, stopped: bool) -> None:
-    """Of a batch that was cancelled it was cancelled."""
+    """In a cancelled batch, it counts as cancelled."""
     batches = Batches()
     async with Chancy(batches_dsn, plugins=[batches]) as chancy:
         reference = await batches.push(chancy, callbacks(), [act.job(n) for n in range(3)])
@@ -89,7 +97,7 @@ async def test_pruned_history_leaves_no_waiter_stuck(batches_dsn: str) -> None:
         await eventually(
             lambda: ask(batches_dsn, "select count(*) from chancy.finished_jobs") == [(5,)]
         )
-        # In a thread: the worker of this loop may hold a lock that this waits for.
+        # In a thread: it may wait for a lock of the worker, which runs in this event loop.
         await asyncio.to_thread(ask, batches_dsn, "truncate chancy.finished_jobs")
         assert await sweep_of(chancy).turn() == 0
         batch_jobs.gate.set()
@@ -168,7 +176,7 @@ create trigger refuse before insert on chancy.jobs for each row
 async def test_a_batch_whose_callback_is_refused_holds_up_no_other(
     batches_dsn: str, on: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    batches = Deaf()
+    batches = Unreporting()
     batch_jobs.failing.add(1)
     callback: dict[str, Any] = {f"on_{on}": act.job(9)}
     async with working(batches_dsn, batches) as chancy:
@@ -213,7 +221,7 @@ async def test_a_batch_that_cannot_end_holds_up_no_other(
 
 
 async def test_locked_batches_hold_up_no_others(batches_dsn: str) -> None:
-    batches = Deaf()
+    batches = Unreporting()
     async with working(batches_dsn, batches) as chancy:
         locked, free, empty, ready = [
             await batches.push(chancy, Batch(name="b", open=not jobs), jobs)
@@ -239,7 +247,7 @@ async def test_a_lock_of_all_batches_is_waited_for_a_few_times(
     batches_dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("chancy.plugin.tracking.groups.MOST_HELD", 2)
-    batches = Deaf()
+    batches = Unreporting()
     async with working(batches_dsn, batches) as chancy:
         pushed = [await batches.push(chancy, Batch(name="b"), [act.job(n)]) for n in range(5)]
         await idle(batches_dsn)
@@ -303,7 +311,7 @@ async def test_a_zombie_adds_nothing(batches_dsn: str) -> None:
 
 
 class Zombie(Batches):
-    """The job that adds was taken by another before it does."""
+    """Another worker has claimed the job before it adds jobs."""
 
     def __init__(self, dsn: str) -> None:
         super().__init__()

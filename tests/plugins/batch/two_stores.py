@@ -1,4 +1,4 @@
-"""Batches with queues in Postgres and in Redis, whose worker may be made to die."""
+"""Batches with queues in Postgres and in Redis, and a worker that can be killed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def call(book: str) -> None:
 
 
 class Dying(Batches):
-    """Is killed once it has written outcomes, before the transaction ends that settles the jobs."""
+    """Kills the worker after it has written outcomes, before the settlement is committed."""
 
     async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
         await super().settling(tx, batch)

@@ -1,4 +1,4 @@
-"""What became of every step of a database, in the order in which it did: kept by triggers."""
+"""The events of every step of a database, in their order, recorded by triggers."""
 
 from __future__ import annotations
 
@@ -63,26 +63,26 @@ def entries(dsn: str, flow: UUID) -> list[Entry]:
 
 
 def count(dsn: str) -> int:
-    """How much has happened, in all workflows."""
+    """The number of events of all workflows."""
     ((events,),) = ask(dsn, "select count(*) from public.audit")
     return int(events)
 
 
 def standing(dsn: str, flow: UUID) -> str:
-    """What a workflow that goes no further waits for."""
+    """The jobs and steps that a stuck workflow waits for."""
     tables = ("workers", "jobs", "workflows_timers", "workflows_starts")
     rows = [f"{table}: {ask(dsn, f'select * from chancy.{table}')}" for table in tables]
     return "\n".join([f"{entries(dsn, flow)}", *rows])
 
 
 def check_once(found: Sequence[Entry]) -> None:
-    """Each run of a step was pushed once at most, and ended once at most."""
+    """Each run of a step was pushed at most once, and ended at most once."""
     counts = Counter((one.what, one.step, one.run) for one in found)
     assert not [one for one, count in counts.items() if count > 1], found
 
 
 def check_pushes(found: Sequence[Entry], after: dict[str, list[str]]) -> None:
-    """No step was pushed before those that it waits for had ended well, or were ignored."""
+    """No step was pushed before the steps it waits for had succeeded or were ignored."""
     well: set[str] = set()
     for one in found:
         if one.what == "ended":

@@ -1,4 +1,4 @@
-"""No steps are left over from the test before."""
+"""Resets the functions of steps before each test."""
 
 from __future__ import annotations
 

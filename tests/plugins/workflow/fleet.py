@@ -11,12 +11,12 @@ import sys
 import time
 from collections.abc import Sequence
 
-#: What all chance of a run comes from: ``CHANCY_TEST_SEED`` of a run that failed gives it again.
+#: The seed of a run; ``CHANCY_TEST_SEED`` repeats a failed one.
 SEED = int(os.environ.get("CHANCY_TEST_SEED", time.time_ns() % 1_000_000))
 
 
 class Fleet:
-    """Workers of which one is killed or frozen now and then.
+    """Worker processes, one of which is killed or frozen now and then.
 
     :param module: the program of a worker.
     :param servers: what it is called with.
@@ -46,8 +46,8 @@ class Fleet:
         return subprocess.Popen(self._command, stdout=quiet, stderr=quiet)
 
     async def harm(self, until: float) -> None:
-        """Kill or freeze until then, and until there was one of each; frozen ones for longer than
-        they may be silent."""
+        """Kill or freeze workers until then, and until both have happened; frozen ones for longer
+        than the heartbeat timeout."""
         async with asyncio.TaskGroup() as frozen:
             while (going := time.monotonic() < until) or not (self.killed and self.frozen):
                 await asyncio.sleep(self._chance.uniform(0.4, 1.4))

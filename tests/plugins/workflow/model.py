@@ -14,7 +14,7 @@ from tests.plugins.workflow import steps
 
 @dataclass(frozen=True)
 class Node:
-    """A step of the model: whom it waits for, by number, and what its failure means."""
+    """A step of the model: the numbers of the steps it waits for, and its failure policy."""
 
     after: tuple[int, ...]
     policy: OnFailure
@@ -27,7 +27,7 @@ Graph = Sequence[Node]
 
 @st.composite
 def graphs(draw: st.DrawFn, most: int = 12, least: int = 1) -> Graph:
-    """Random graphs without circles: a node waits for ones before it."""
+    """Random acyclic graphs: a node waits for earlier nodes."""
     found: list[Node] = []
     for place in range(draw(st.integers(least, most))):
         after = draw(st.sets(st.integers(0, place - 1), max_size=4)) if place else set[int]()
@@ -47,7 +47,7 @@ def name(place: int) -> str:
 
 
 def described(graph: Graph) -> Workflow:
-    """The workflow of a graph, the names of its steps in an order that is not theirs."""
+    """The workflow of a graph. The order of the names of its steps is not that of the steps."""
     flow = Workflow("model")
     for place, node in reversed([*enumerate(graph)]):
         flow.add(
@@ -61,13 +61,13 @@ def described(graph: Graph) -> Workflow:
 
 
 def must_fail(graph: Graph) -> bool:
-    """Whether a step fails whose failure is not ignored, and comes to its turn."""
+    """Whether a step that runs fails without its failure being ignored."""
     return any(node.fails and node.policy is not OnFailure.IGNORE for node in graph)
 
 
 def end_of(graph: Graph, states: Mapping[str, str]) -> WorkflowState:
-    """How a workflow ends in which steps have failed: whichever was the first, one that asks for
-    compensation has it."""
+    """The final state of a workflow with failed steps: it compensates if one of them requests that,
+    whichever failed first."""
     failed = [node for place, node in enumerate(graph) if states[name(place)] == "failed"]
     assert failed
     if any(node.policy is OnFailure.COMPENSATE for node in failed):
@@ -76,8 +76,7 @@ def end_of(graph: Graph, states: Mapping[str, str]) -> WorkflowState:
 
 
 def check_order(graph: Graph, ran: Sequence[str], states: Mapping[str, str]) -> None:
-    """Every step ran once at most, and behind those that it waits for, all of which had ended well
-    or were ignored."""
+    """Every step ran at most once, after all steps it waits for had succeeded or were ignored."""
     at = {one: place for place, one in enumerate(ran)}
     assert len(at) == len(ran), f"something ran twice: {ran}"
     for place, node in enumerate(graph):
@@ -88,8 +87,8 @@ def check_order(graph: Graph, ran: Sequence[str], states: Mapping[str, str]) -> 
 
 
 def check_ran(graph: Graph, ran: Sequence[str], states: Mapping[str, str]) -> None:
-    """What succeeded, failed or is ignored has run, and failed if it is to; what waits for one that
-    has failed, near or far, can never begin."""
+    """Steps with an outcome have run, and have failed if they should; steps that wait for a failed
+    one, directly or indirectly, have not begun."""
     over = {one for one, state in states.items() if state in ("succeeded", "failed", "ignored")}
     assert {one for one in over if not one.startswith("undo ")} <= set(ran), f"{states}: {ran}"
     failed = {place for place in range(len(graph)) if states[name(place)] == "failed"}
@@ -104,14 +103,14 @@ def check_ran(graph: Graph, ran: Sequence[str], states: Mapping[str, str]) -> No
 
 
 def check_whole(graph: Graph, ran: Sequence[str], states: Mapping[str, str]) -> None:
-    """What a workflow without failures that count comes to."""
+    """The result of a workflow whose failures are all ignored."""
     assert sorted(ran) == sorted(name(place) for place in range(len(graph)))
     for place, node in enumerate(graph):
         assert states[name(place)] == ("ignored" if node.fails else "succeeded")
 
 
 def check_undone(graph: Graph, ran: Sequence[str], states: Mapping[str, str]) -> None:
-    """All that was done and can be undone was, the last one first, when nothing else ran."""
+    """All succeeded steps with an undo were undone, newest first, after all others had ended."""
     undone = [one for one in ran if one.startswith("undo ")]
     done = [one for one in ran if not one.startswith("undo ")]
     assert ran == done + undone
@@ -127,7 +126,7 @@ def check_undone(graph: Graph, ran: Sequence[str], states: Mapping[str, str]) ->
 
 
 def _above(graph: Graph, after: Sequence[int]) -> set[int]:
-    """All that a step waits for, near and far."""
+    """The steps that a step waits for, directly or indirectly."""
     found: set[int] = set()
     waiting = list(after)
     while waiting:

@@ -1,5 +1,5 @@
-"""Workflows drawn at random with all that they may have: signals, timers, steps that add steps, a
-workflow within, results that are passed on."""
+"""Random workflows with all features: signals, timers, steps that add steps, included workflows,
+results that are passed on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chancy.plugins.workflow.step import MISSING
 from tests.plugins.workflow import model, run_worker
 from tests.plugins.workflow.run_worker import Added
 
-#: Of a test that is given drawings and takes seconds for each; it says how many.
+#: The settings of a test whose examples take seconds each; the test sets their number.
 DRAWING = settings(
     deadline=None,
     database=None,
@@ -32,7 +32,7 @@ DRAWING = settings(
 class Kind(Enum):
     JOB = "job"
     SIGNAL = "signal"
-    #: A signal that is not waited for very long.
+    #: A signal with a short timeout.
     TIMED = "timed"
     #: A job that adds steps.
     ADDER = "adder"
@@ -40,7 +40,7 @@ class Kind(Enum):
     ADDED = "added"
 
 
-#: What a step gives that no signal came for in time.
+#: The result of a step whose signal did not arrive in time.
 DEFAULT = -1
 
 
@@ -61,11 +61,11 @@ class Drawn:
     cancelled: bool
 
     def name(self, place: int) -> str:
-        """The name of a step, within which workflow it may be."""
+        """The name of a step, with that of its included workflow."""
         return f"part/{model.name(place)}" if place < self.part else model.name(place)
 
     def before(self, place: int) -> list[int]:
-        """Whom a step waits for from its beginning."""
+        """The steps that a step waits for from the start."""
         after = self.graph[place].after
         added = self.kinds[place] is Kind.ADDED
         return [one for one in after if added or self.kinds[one] is not Kind.ADDED]
@@ -83,7 +83,7 @@ def drawn(draw: st.DrawFn) -> Drawn:
         if kind in (Kind.SIGNAL, Kind.TIMED):
             nodes[place] = replace(nodes[place], fails=False, undo=False)
     part = draw(st.integers(0, len(nodes) // 2))
-    if part:  # what comes behind the workflow within waits for all of it
+    if part:  # steps after the included workflow wait for all of it
         ends = _ends(nodes[:part])
         nodes[part] = replace(nodes[part], after=tuple(sorted({*nodes[part].after, *ends})))
     adders: dict[int, tuple[int, ...]] = {}
@@ -117,7 +117,7 @@ def described(one: Drawn, book: str, queues: Sequence[str]) -> Workflow:
 
 def _add(flow: Workflow, one: Drawn, place: int, book: str, queues: Sequence[str]) -> None:
     node, name = one.graph[place], model.name(place)
-    # Within the part, its steps are called without its name.
+    # Inside the included workflow, steps have names without its own.
     called = model.name if place < one.part else one.name
     after = [called(other) for other in one.before(place)]
     if one.kinds[place] in (Kind.SIGNAL, Kind.TIMED):
@@ -157,7 +157,7 @@ def _added(one: Drawn, place: int) -> Added:
 
 
 def _waiting(one: Drawn, place: int) -> list[str]:
-    """Who is to wait for the steps that one adds."""
+    """The steps that wait for added steps."""
     added = one.adders.get(place, ())
     return [
         one.name(at) for at, node in enumerate(one.graph) if added and set(added) <= {*node.after}
@@ -165,8 +165,8 @@ def _waiting(one: Drawn, place: int) -> list[str]:
 
 
 def there(one: Drawn, steps: Mapping[str, StepRecord]) -> tuple[model.Graph, dict[str, str]]:
-    """The graph of the steps that there are, for who adds steps may fail before; and what each is
-    called in it, those that undo included."""
+    """The graph of the existing steps, because a step may fail before it adds others, and their
+    names in it, undo steps included."""
     places = [place for place in range(len(one.graph)) if one.name(place) in steps]
     for place in {*range(len(one.graph))} - {*places}:
         (adder,) = one.graph[place].after

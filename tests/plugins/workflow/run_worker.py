@@ -30,7 +30,7 @@ APPS: list[Chancy] = []
 
 
 class Added(BaseModel):
-    """A step that is added by another."""
+    """A step that another one adds."""
 
     name: str
     place: int
@@ -49,7 +49,7 @@ async def play(
     given: list[int | None],
     one: int | None,
 ) -> int:
-    """Adds steps, gives a sum, stumbles now and then, and may fail in its first run.
+    """Adds steps, returns a sum, fails some attempts, and may fail its first run.
 
     :param before: who is to wait for the steps that it adds.
     """
@@ -72,7 +72,7 @@ async def _extend(more: Workflow, before: list[str]) -> None:
     if APPS:
         await FLOWS.extend(APPS[0], more, before=before)
         return
-    # What has crashed once is run in a process of its own, which has no application yet.
+    # A job that has crashed runs in a process of its own, which has no application yet.
     async with application(os.environ[SERVER]) as chancy:
         await FLOWS.extend(chancy, more, before=before)
 
@@ -124,7 +124,7 @@ def application(dsn: str, redis: str | None = None) -> Chancy:
 
 async def run(dsn: str, redis: str | None = None) -> None:
     """Work until a signal comes."""
-    # What a dead worker has taken from Postgres is given to another soon.
+    # Jobs that a dead worker has taken over from Postgres are released soon.
     adoption.LEASE_S = 1.0
     chancy = application(dsn, redis)
     APPS.append(chancy)

@@ -1,4 +1,4 @@
-"""What the tests of workflows share."""
+"""Helpers for tests of workflows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 
 ASYNC = Queue(name="async", executor="async")
 SOON = Retries(Constant(delay_s=0.01, jitter=Jitter.NONE))
-#: Refuses to push the jobs of some steps, as where one is too large with its results.
+#: Refuses to push the jobs of some steps, as if they were too large with their results.
 REFUSE = """
 create function chancy.refuse() returns trigger language plpgsql as $$
 begin
@@ -31,12 +31,12 @@ create trigger refuse before insert on chancy.jobs for each row
 """
 
 
-#: As a transaction that extends a workflow does until it is committed.
+#: The lock of a transaction that extends a workflow.
 LOCK = "select from chancy.workflows where id = %s for no key update"
 
 
-class Deaf(Workflows):
-    """As a worker that was killed before it told anything, and that does not come back."""
+class Unreporting(Workflows):
+    """Reports no outcomes, as a worker that was killed after it settled its jobs."""
 
     async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None: ...
     async def serve(self, runtime: Any) -> None: ...
@@ -55,7 +55,7 @@ async def working(
 def sweep_of(
     chancy: Chancy, keep_days: float | None = None, clock: Clock | None = None
 ) -> WorkflowSweep:
-    """The sweep of a worker that has seen no step end."""
+    """The sweep of a worker that has recorded no attempts."""
     return WorkflowSweep(chancy.broker, clock or SystemClock(), StepOutcomes(), keep_days=keep_days)
 
 
@@ -64,8 +64,8 @@ async def states(reference: WorkflowReference) -> dict[str, str]:
 
 
 async def stopped(dsn: str, count: int) -> None:
-    """Wait until so many steps have been told as cancelled: they look so before, and can be retried
-    only then."""
+    """Wait until so many steps are stored as cancelled. They are shown as cancelled before, but can
+    only then be retried."""
     told = "select count(*) from chancy.workflows_steps where state = 6"
     await eventually(lambda: ask(dsn, told) == [(count,)])
 

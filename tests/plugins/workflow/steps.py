@@ -1,4 +1,4 @@
-"""Functions that workflows of the tests run. What they did is seen in a list of this process."""
+"""Functions of the steps in tests. They record their runs in a list of this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chancy import Snooze, current_job, job
 ran: list[str] = []
 #: Steps that fail while they are in here.
 failing: set[str] = set()
-#: What those that wait for it wait for.
+#: The steps `held` and `late` wait for it.
 gate = asyncio.Event()
 
 
@@ -35,7 +35,7 @@ def _step() -> str:
 
 @job(queue="async", max_attempts=3)
 async def mark() -> str:
-    """Gives the name of its step."""
+    """Returns the name of its step."""
     name = _step()
     ran.append(name)
     if name in failing:
@@ -126,7 +126,7 @@ async def undo(name: str) -> None:
 
 @job(queue="async", max_attempts=2)
 async def winding() -> str | Snooze:
-    """Is put off, fails, and says much, before it gives the name of its step."""
+    """Snoozes, fails and reports progress before it returns the name of its step."""
     about = current_job()
     ran.append(_step())
     if "snoozes" not in about.meta:

@@ -1,4 +1,4 @@
-"""One plugin object of many applications, one after the other."""
+"""One plugin object used by many applications in turn."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_finished_waits_keep_no_reference_to_the_application(dsn: str) -> 
                     await batches.reference(chancy, uuid4()).wait(0.01)
             brokers.append(weakref.ref(chancy.broker))
 
-    # To walk what earlier tests left takes a second each time.
+    # A walk over the objects of earlier tests takes a second each time.
     gc.freeze()
     for _ in range(3):
         await wait()

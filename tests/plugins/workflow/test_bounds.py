@@ -31,8 +31,7 @@ async def extend(prefix: str, count: int) -> None:
 
 @job(queue="async")
 async def fill() -> None:
-    """Adds all but one of those that may be; then two, of which one is too many; and that one,
-    and another."""
+    """Adds steps up to one below the limit, then two, one too many, then one, and one more."""
     await extend("m", MAX_STEPS - 3)
     assert refused == []
     await extend("two ", 2)
@@ -74,7 +73,7 @@ async def test_a_workflow_is_filled_to_its_bound_and_no_further(flows_dsn: str) 
 
 @job(queue="async", max_attempts=1)
 async def add_undone() -> None:
-    """Adds a step that can be undone, and then two, of which one is too many."""
+    """Adds a step with an undo, and then two, which is one too many."""
     for names in (["a"], ["b", "c"], ["d"]):
         more = Workflow("more")
         for name in names:
@@ -88,7 +87,7 @@ async def add_undone() -> None:
 async def test_steps_that_undo_are_not_counted(
     flows_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither when a workflow is pushed nor when steps are added."""
+    """The limit applies to pushes and to steps that are added."""
     # In this order: a first import of the second one copies the limit of the first.
     for module in ("extension", "description"):
         monkeypatch.setattr(f"chancy.plugins.workflow.{module}.MAX_STEPS", 4)
@@ -123,8 +122,8 @@ select jsonb_object_keys(chancy.workflows_arguments('00000000-0000-0000-0000-000
 
 @pytest.mark.chaos
 def test_lists_of_results_are_bounded_by_what_they_take_unpacked(flows_dsn: str) -> None:
-    """Repetitive ones take a hundredth of it where they are stored: the server would refuse a list
-    of 256 MiB, and the settlement."""
+    """Repetitive values take a hundredth of their size in the table. The server would refuse a list
+    of 256 MiB, and with it the settlement."""
     prefix, names = '{"prefix": "m", "path": []}', [f"m{n}" for n in range(1, 11)]
     listed = json.dumps({"steps": names, "path": []})
     ask(flows_dsn, LARGE, [6_000_000, 10])

@@ -1,4 +1,4 @@
-"""What a workflow does to the transaction, and to the patience, of who calls."""
+"""Calls about workflows within transactions of the caller."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_a_signal_leaves_the_settings_of_the_transaction_alone(flows_dsn: 
         assert cursor.fetchall() == [("sent",)]
         cursor.execute(IDLE)
         assert cursor.fetchall() == before
-        # That of a settlement is bounded: who is frozen in it holds the locks of others.
+        # A settlement limits it, because a process that hangs in one holds locks that others need.
         ends = [[one], ["a"], [1], [UUID(int=1)], [4], None, None, None, False, 100, None]
         cursor.execute(SQL.statement("advance", "chancy").encode(), ends)
         cursor.execute(IDLE)
@@ -41,7 +41,7 @@ async def test_a_signal_leaves_the_settings_of_the_transaction_alone(flows_dsn: 
 
 @job(queue="async", max_attempts=1)
 async def stubborn() -> str:
-    """Takes its time to stop; ends when it is run again."""
+    """Stops slowly; the second run succeeds."""
     if "stopping" in steps.ran:
         return "done"
     try:

@@ -1,4 +1,4 @@
-"""``chancy workflow``, of an application that is made of settings alone."""
+"""``chancy workflow``, for an application without code."""
 
 from __future__ import annotations
 

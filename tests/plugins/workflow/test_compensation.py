@@ -1,4 +1,4 @@
-"""What becomes of workflows of which something is undone."""
+"""Workflows that compensate."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_ignored_failures_are_never_undone(flows_dsn: str) -> None:
     async with working(flows_dsn, flows) as chancy:
         reference = await chancy.push(flow)
         assert await reference.wait(10) is WorkflowState.FAILED
-        # As long as it compensates, nobody misses the job that is not there.
+        # While it compensates, the missing job is not found.
         ask(flows_dsn, "update chancy.workflows set state = 2, finished_at = null")
         assert await sweep_of(chancy).turn() == 0
         ask(flows_dsn, "update chancy.workflows set state = 5, finished_at = now()")
@@ -121,7 +121,7 @@ async def test_ignored_failures_are_never_undone(flows_dsn: str) -> None:
 
 
 async def test_once_it_is_undone_nothing_else_of_it_counts(flows_dsn: str) -> None:
-    """Neither the replay of what had failed, nor a late end of which nobody knew."""
+    """Neither a replay of the failed step, nor a late report of another one."""
     flows = Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         reference = await chancy.push(saga().add(steps.mark.job(), "slow"))
@@ -152,7 +152,7 @@ async def test_once_it_is_undone_nothing_else_of_it_counts(flows_dsn: str) -> No
 async def test_a_replay_counts_until_something_is_undone(
     flows_dsn: str, other: State, together: bool
 ) -> None:
-    """Nothing is undone then, unless another step has failed, too."""
+    """Then nothing is undone, unless another step has failed, too."""
     flow = Workflow("w")
     for name in ("slow", "pay", "other"):
         flow.add(steps.once.job(), name, undo=steps.undo.job(name), on_failure="compensate")

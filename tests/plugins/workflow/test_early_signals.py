@@ -1,4 +1,4 @@
-"""Signals that come before the steps that wait for them, many in one workflow."""
+"""Many signals that arrive before their steps wait for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.sql import count as count_rows
 from tests.support.waiting import eventually
 
 FLOWS = Workflows()
-#: As each is sent in a transaction of its own.
+#: As if each had been sent in a transaction of its own.
 ALL = """
 with sent as (
   insert into chancy.workflows_signals (workflow_id, name, payload)
@@ -34,7 +34,7 @@ update chancy.workflows set early = (select count(*) from sent) returning early
 STATES = "select state, count(*)::int from chancy.workflows_steps group by state order by state"
 PIECES = "select count(*) from chancy.workflows_starts"
 EARLY = "select early from chancy.workflows"
-#: Of steps in the order of their places: none ended before one that it waited for.
+#: Whether no step has ended before the one that it waited for.
 ORDERED = """
 select bool_and(before) from (
   select finished_at >= coalesce(lag(finished_at) over (order by place), finished_at) as before
@@ -49,7 +49,7 @@ def line(number: int) -> Sequence[str]:
 
 
 def ladder(number: int) -> Sequence[str]:
-    """Each waits for the two before it: none is let go by one alone."""
+    """Each step waits for the two before it, so no signal alone releases one."""
     return [*line(number), line(number - 1)[0]] if number else ["first"]
 
 
@@ -67,7 +67,7 @@ async def end(dsn: str, flow: UUID, step: str, *, most: int | None = None) -> No
         await psycopg.AsyncRawCursor(connection).execute(sql, [*parameters[:-2], most, None])
 
 
-#: As many as there can be, at once: in pieces each is as short as those of fewer.
+#: As many as a workflow can have: started in pieces, none of which takes longer.
 ALL_AT_ONCE = pytest.param(MAX_STEPS - 2, None, marks=[pytest.mark.chaos, pytest.mark.timeout(600)])
 
 
@@ -80,7 +80,7 @@ async def test_any_number_of_them_are_taken_when_the_first_begins_to_wait(
         reference = await chancy.push(waiting(count, before))
         assert ask(flows_dsn, ALL) == [(count,)]
         await end(flows_dsn, reference.id, "first", most=most)
-        if most is not None:  # as a settlement, whose time is short
+        if most is not None:  # as in a settlement, whose time is limited
             ((left,),) = ask(flows_dsn, PIECES)
             assert left == int(before is ladder)
             started = 0
@@ -98,13 +98,13 @@ async def test_any_number_of_them_are_taken_when_the_first_begins_to_wait(
         assert await reference.wait(5) is WorkflowState.SUCCEEDED
 
 
-#: As a step that is being counted at that moment.
+#: As if the step were being counted by another transaction.
 HOLD = "select from chancy.workflows_joins where name = 'm' for update"
 WAIT = f"select count(*) from pg_stat_activity where {BLOCKED}"
 
 
 async def test_released_steps_are_locked_in_one_order(flows_dsn: str) -> None:
-    """One step lets z go, and a by a wait that is over as it begins; the other one a and then z."""
+    """One step releases z, and a through an early signal; the other one releases a and then z."""
     flow = Workflow("w")
     for name in ("left", "right", "other"):
         flow.add(steps.mark.job(), name)
@@ -140,7 +140,7 @@ async def test_one_that_waits_in_a_piece_is_over_as_the_piece_is_started(flows_d
         await end(flows_dsn, reference.id, "first", most=1)
         proceed = "select chancy.workflows_proceed() from generate_series(1, 3)"
         with psycopg.connect(flows_dsn) as held:
-            # A step of it ends just then, and has it for itself, as signals came early.
+            # A step ends meanwhile, with the workflow locked exclusively because of early signals.
             held.execute(b"select from chancy.workflows for no key update")
             assert ask(flows_dsn, proceed) == [(False,)] * 3
         assert ask(flows_dsn, proceed) == [(True,), (True,), (False,)]

@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 FLOWS = Workflows()
 #: The application of the test, as a module of jobs would have one.
 app: list[Chancy] = []
-#: Fails that many times more.
+#: The number of failures left.
 fails: list[None] = []
 refused: list[Exception] = []
 
@@ -41,7 +41,7 @@ async def find(count: int) -> int:
 
 @job(queue="async", max_attempts=3)
 async def add(options: dict[str, Any]) -> str:
-    """Adds one step, and keeps what refused it."""
+    """Adds one step, and keeps the error."""
     more = Workflow("more").add(
         steps.anything.job(From()) if options.get("uses") else steps.mark.job(),
         options.get("name", "added"),
@@ -97,7 +97,7 @@ async def test_the_last_step_may_add_more_steps(flows_dsn: str) -> None:
 
 @job(queue="async")
 async def add_line() -> None:
-    """Adds a part, whose name stands for its last step, before one that is named twice."""
+    """Adds a part, whose name stands for its last step, before a step that is named twice."""
     line = (
         Workflow("line").add(steps.number.job(2), "one").add(steps.double.job(From("one")), "two")
     )
@@ -227,7 +227,7 @@ async def test_an_attempt_that_does_not_count_any_more_adds_nothing(flows_dsn: s
         app.append(chancy)
         reference = await chancy.push(Workflow("w").add(linger.job(), "linger"))
         await eventually(lambda: steps.ran == ["linger"])
-        # As it is when another worker has claimed the job.
+        # As if another worker had claimed the job.
         ask(flows_dsn, "update chancy.jobs set lease = %s", [uuid4()])
         zombie.set()
         await eventually(lambda: steps.ran == ["linger", "attempt 1 ended"])

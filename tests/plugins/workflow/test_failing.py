@@ -1,4 +1,4 @@
-"""Workflows that fail while others of their steps run: when they have ended, and what it reads."""
+"""Workflows that fail while some of their steps run: when they end, and how much that reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ insert into chancy.jobs (id, pos, state, queue, func)
 select gen_random_uuid(), nextval('chancy.positions'), 0, 'other', 'f'
 from generate_series(1, 20000)
 """
-#: Steps that wait, and the pages that one more end may look at.
+#: Waiting steps, and the maximum pages that a completion reads.
 WIDTH, MOST_PAGES = 1_000, 120
 
 
@@ -65,14 +65,14 @@ async def test_the_last_of_what_runs_ends_it_in_whichever_order(
 
 
 async def test_a_service_that_fails_again_is_reported_again(flows_dsn: str) -> None:
-    """By then a step may run that did not when the workflow failed before."""
+    """A step may run by then that did not run at the first failure."""
     async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
         flow = Workflow("w").add(steps.once.job(), "y").add(steps.once.job(), "a", after="y")
         flow.add(steps.once.job(), "bad").add(steps.once.job(), "z").add(steps.once.job(), "bad z")
         reference = await chancy.push(flow)
         await tell(flows_dsn, chancy, reference, "bad")
         await tell(flows_dsn, chancy, reference, "y")
-        assert await reference.retry() == 1  # which begins "a", and "bad" again
+        assert await reference.retry() == 1  # which starts "a", and "bad" again
         await tell(flows_dsn, chancy, reference, "bad z")
         await tell(flows_dsn, chancy, reference, "z")
         ((again,),) = ask(flows_dsn, JOB, [reference.id, "bad"])
@@ -101,7 +101,7 @@ async def test_a_workflow_whose_end_is_refused_holds_up_no_other(
         refused, free = [
             await chancy.push(Workflow(name).wait_for("never")) for name in ("refused", "free")
         ]
-        # As when the last steps of them that ran ended while another failed.
+        # As if their last running steps had ended while another one failed.
         ask(flows_dsn, "update chancy.workflows set state = 3, failed = 1")
         ask(flows_dsn, REFUSE)
         sweep = sweep_of(chancy)
@@ -124,7 +124,7 @@ async def test_an_end_beside_a_failure_looks_at_what_changes(
         flow.add(steps.once.job(), name, on_failure=policy)
     async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
         reference = await chancy.push(flow)
-        # With the second one all that wait are passed over, once.
+        # The second failure scans all waiting steps, once.
         for name in ("bad", "bad too"):
             await tell(flows_dsn, chancy, reference, name)
         ((job,),) = ask(flows_dsn, JOB, [reference.id, "zz"])

@@ -1,4 +1,4 @@
-"""What becomes of workflows whose steps fail: policies, undoing, cancelling, retrying, replays."""
+"""Workflows with failed steps: policies, compensation, cancellation, retries, replays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chancy.plugins.workflow import (
     chain,
 )
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import Deaf, is_in, states, stopped, sweep_of, working
+from tests.plugins.workflow.running import Unreporting, is_in, states, stopped, sweep_of, working
 from tests.support.presence import present
 from tests.support.sql import ask
 from tests.support.waiting import eventually
@@ -31,7 +31,7 @@ async def test_a_failed_step_fails_the_workflow_and_nothing_else_begins(flows_ds
     flow.add(steps.mark.job(), "after slow", after="slow")
     async with working(flows_dsn, flows) as chancy:
         reference = await chancy.push(flow)
-        # Until nothing runs any more it is open how it ends.
+        # The final state is not decided while a step runs.
         await eventually(lambda: is_in(reference, WorkflowState.FAILING))
         with pytest.raises(WaitTimeout, match="is failing"):
             await reference.wait(0.1)
@@ -47,7 +47,7 @@ async def test_a_failed_step_fails_the_workflow_and_nothing_else_begins(flows_ds
         }
         bad = present(await reference.step("bad"))
         assert bad.error == {"type": "builtins.ValueError", "message": "bad fails"}
-        # Retried, it goes on, also behind what ended meanwhile.
+        # After a retry it continues, also after the step that ended meanwhile.
         steps.failing.clear()
         assert await reference.retry() == 1
         assert await reference.result(10) == {"after bad": "after bad", "after slow": "after slow"}
@@ -112,7 +112,7 @@ async def test_steps_stopped_by_a_cancel_are_not_ignored_failures(
         assert later.job_id is not None
         assert await chancy.cancel(later.job_id)
         assert await reference.result(10) == "after"
-        # Without the workflow, it counts as a failure.
+        # A job that is cancelled by itself counts as failed.
         assert await states(reference) == {
             "slow": "succeeded",
             "later": "ignored",
@@ -122,7 +122,7 @@ async def test_steps_stopped_by_a_cancel_are_not_ignored_failures(
 
 
 async def test_a_retry_waits_until_stopped_steps_are_reported(flows_dsn: str) -> None:
-    flows = Deaf()
+    flows = Unreporting()
     flow = Workflow("w").add(steps.held.job(), "slow", on_failure="ignore")
     async with working(flows_dsn, flows) as chancy:
         reference = await chancy.push(flow)
@@ -221,7 +221,7 @@ async def test_a_replay_of_a_step_that_was_retried_is_ignored(flows_dsn: str) ->
         reference = await chancy.push(flow)
         assert await reference.wait(10) is WorkflowState.FAILED
         steps.failing.clear()
-        # The retried one waits, and the replay ends first.
+        # The retried job waits, and the replay ends first.
         ask(flows_dsn, "update chancy.workflows_steps set delay_s = 3600 where name = 'bad'")
         assert await reference.retry() == 1
         (letter,) = await dead.find(chancy)
@@ -232,8 +232,8 @@ async def test_a_replay_of_a_step_that_was_retried_is_ignored(flows_dsn: str) ->
 
 
 async def test_a_step_that_was_asked_to_stop_and_should_go_back_ends(flows_dsn: str) -> None:
-    """It fails its attempt before it hears of it. Nothing is left of such a job where no finished
-    ones are kept."""
+    """The attempt fails before the request to stop arrives. A queue without history keeps no trace
+    of such a job."""
     flows = Workflows(sweep_s=3600)
     brief = Queue(name="async", executor="async", keep_finished=False)
     steps.failing.add("bad")

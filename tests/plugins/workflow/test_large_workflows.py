@@ -1,4 +1,4 @@
-"""What becomes of all steps of a large workflow at once: in time that grows with their number."""
+"""Operations on all steps of a large workflow take time proportional to their number."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.plugins.workflow.running import is_in, working
 from tests.support.sql import ask
 
 WIDE = 20_000
-#: Seconds; a plan that looks at all steps for each of them takes minutes.
+#: Seconds; a plan that scans all steps for each of them takes minutes.
 SOON_S = 15.0
-#: As the planner sees it, a workflow has three steps.
+#: The planner estimates that a workflow has three steps.
 SMALL = """
 insert into chancy.workflows_steps (workflow_id, name, place, state, needs, joins, job_id, queue,
   priority, func, arguments, max_attempts)
@@ -50,7 +50,7 @@ async def pushed(chancy: Chancy, dsn: str, *, undo: bool) -> WorkflowReference:
 
 
 def end(dsn: str, flow: WorkflowReference, step: str, state: int) -> float:
-    """Tell of the end of a step; gives the seconds that it took."""
+    """Store the outcome of a step; returns the seconds that took."""
     sql, *parameters = advance_statement(
         "chancy", [StepOutcome(StepRef(flow.id, step, 1, False), flow.id, state, None, None, 0.1)]
     )

@@ -1,5 +1,5 @@
-"""What has succeeded, and whose worker tells it late, as its hook has failed: no sweep takes it for
-lost, also where no history is kept."""
+"""Successes that a worker reports late, because its hook has failed: no sweep counts them as lost,
+also in queues without history."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 BRIEF = Queue(name="async", executor="async", keep_finished=False)
-#: Whoever tells it, the worker or a sweep, comes to the row that is held.
+#: A session, of the worker or a sweep, waits for the locked row to report the outcome.
 HELD_UP = f"""
 select true from pg_stat_activity
 where {BLOCKED}
@@ -62,8 +62,8 @@ async def test_a_step_that_succeeded_does_not_fail(flows_dsn: str) -> None:
 async def test_a_late_success_of_a_lost_attempt_does_not_undo_the_failure(
     flows_dsn: str, gone: bool
 ) -> None:
-    """Its hook failed, and so did the commit; then another attempt failed for good, and left no
-    row. Where it was only taken for gone, nobody knows better than who has seen it succeed."""
+    """The hook and the commit of the success failed; then another attempt failed for good, and left
+    no row. If the job was only presumed gone, its success counts."""
     clock, notes, flows = ManualClock(), StepOutcomes(), Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         reference = await chancy.push(Workflow("w").add(steps.mark.job(), "a"))
@@ -85,7 +85,7 @@ async def test_a_late_success_of_a_lost_attempt_does_not_undo_the_failure(
 
 
 async def test_outcomes_that_no_table_has_are_kept_until_they_are_stored(flows_dsn: str) -> None:
-    """Those of a workflow that another transaction locks; the others are stored."""
+    """Outcomes of a locked workflow are kept; the others are stored."""
     notes, both = StepOutcomes(), list[WorkflowReference]()
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
         for _ in range(2):
@@ -107,7 +107,7 @@ async def test_outcomes_that_no_table_has_are_kept_until_they_are_stored(flows_d
 
 
 async def test_a_stopped_step_that_is_reported_late_does_not_end_its_retry(flows_dsn: str) -> None:
-    """Its hook failed, and nobody but its worker knows that it was stopped."""
+    """Its hook failed, so only its worker has the outcome."""
     flows = Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         reference = await chancy.push(Workflow("w").add(steps.mark.job(), "a"))
@@ -134,7 +134,7 @@ def test_jobs_missing_for_a_while_count_as_lost() -> None:
     assert absences.lasting([one]) == set()
     absences.walked()
     clock.advance(1)
-    # That two was there meanwhile is seen in that a walk did not find it missing.
+    # Job two was not missing in the walk in between.
     assert absences.lasting([one, two, three]) == {one}
     for _ in range(3):
         absences.walked()

@@ -1,4 +1,4 @@
-"""What the sweep sees: steps that could not begin, that lost their job, or that are refused."""
+"""Steps that the sweep finds: not started, without a job, or refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chancy.plugins.workflow.outcomes import StepOutcome, StepRef, advance_state
 from chancy.plugins.workflow.outcomes import lost_outcome as lost
 from chancy.plugins.workflow.timers import SignalTimeouts
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import Deaf, is_in, states, sweep_of, working
+from tests.plugins.workflow.running import Unreporting, is_in, states, sweep_of, working
 from tests.support.presence import present
 from tests.support.sql import ask
 from tests.support.waiting import eventually
@@ -39,7 +39,7 @@ LONG = pytest.mark.chaos
 async def test_a_step_that_could_not_begin_is_not_gone(
     flows_dsn: str, policy: Literal["fail", "ignore", "compensate"], replayed: bool
 ) -> None:
-    """What ends well after a failure lets steps go that do not begin: they have no job yet."""
+    """A success after a failure releases steps that do not start, so they have no job yet."""
     flows, dead = Workflows(sweep_s=3600), DeadLetters()
     steps.failing.add("bad")
     flow = Workflow("w").add(steps.once.job(), "bad").add(steps.held.job(), "quick")
@@ -51,7 +51,7 @@ async def test_a_step_that_could_not_begin_is_not_gone(
         await eventually(lambda: {"quick", "slow"} <= set(steps.ran))
         quick = present(await reference.step("quick"))
         assert quick.job_id is not None
-        # As when it ended after the failure while the other goes on.
+        # As if it had ended after the failure while the other one runs.
         end = StepOutcome(
             StepRef(reference.id, "quick", 1, False), quick.job_id, 4, '"quick"', None, None
         )
@@ -73,7 +73,7 @@ async def test_a_step_that_could_not_begin_is_not_gone(
 
 
 async def test_a_step_whose_job_is_there_after_all_does_not_fail(flows_dsn: str) -> None:
-    """Seen without one, and begun in the same run before that was told."""
+    """The sweep sees the step without a job, which is pushed before the loss is reported."""
     flows = Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         flow = Workflow("w").add(steps.mark.job(), "there").add(steps.mark.job(), "gone")
@@ -102,7 +102,7 @@ BOTH_DUE = "select count(*) = 2 from chancy.workflows_timers where due_at <= clo
 
 
 async def test_a_step_that_the_server_refuses_stops_no_other(flows_dsn: str) -> None:
-    async with working(flows_dsn, Deaf()) as chancy:
+    async with working(flows_dsn, Unreporting()) as chancy:
         flow = Workflow("w").add(steps.mark.job(), "refused").add(steps.mark.job(), "taken")
         reference = await chancy.push(flow)
         await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
@@ -136,7 +136,7 @@ async def test_a_replay_that_the_server_refuses_stops_no_other(flows_dsn: str) -
         assert await reference.wait(10) is WorkflowState.FAILED
         jobs = [step.job_id for step in await reference.steps()]
     steps.failing.clear()
-    async with working(flows_dsn, Deaf(), dead) as chancy:
+    async with working(flows_dsn, Unreporting(), dead) as chancy:
         for job in jobs:
             assert job is not None
             again = present(await dead.replay(chancy, job))
@@ -148,7 +148,7 @@ async def test_a_replay_that_the_server_refuses_stops_no_other(flows_dsn: str) -
 
 
 async def test_steps_with_open_dependencies_are_in_no_piece(flows_dsn: str) -> None:
-    """Whoever starts a piece would start it a second time, where that ends in the same moment."""
+    """The start of a piece at the same time does not start the step a second time."""
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
         flow = Workflow("w").add(steps.mark.job(), "a").add(steps.mark.job(), "b")
         for name in ("c", "d"):

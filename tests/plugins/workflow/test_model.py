@@ -1,4 +1,4 @@
-"""Random workflows do what a pure model says, also where the hook fails now and then."""
+"""Random workflows match a pure model, also if the hook fails now and then."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.waiting import eventually
 
 
 class Flaky(Workflows):
-    """Its hook fails one time in five, after it has written; the service repairs that."""
+    """A fifth of its hook calls fail after they have written; the service repairs that."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(sweep_s=0.05)
@@ -36,7 +36,7 @@ class Flaky(Workflows):
 
 
 async def settled(dsn: str, chancy: Chancy) -> None:
-    """Wait until no job is left, and all that ended is told."""
+    """Wait until no job is left, and all outcomes are reported."""
     await eventually(lambda: not ask(dsn, "select id from chancy.jobs"))
     sweep = WorkflowSweep(chancy.broker, SystemClock(), StepOutcomes(), keep_days=None)
     while await sweep.turn():
@@ -44,7 +44,7 @@ async def settled(dsn: str, chancy: Chancy) -> None:
 
 
 async def prune(dsn: str) -> None:
-    """As a pruner that keeps nothing, for as long as it is let."""
+    """Prunes all finished jobs until it is cancelled."""
     while True:
         await asyncio.to_thread(ask, dsn, "delete from chancy.finished_jobs")
         await asyncio.sleep(0.01)  # so that others get their turn at the database
@@ -121,7 +121,7 @@ def test_the_model_knows_failures() -> None:
 
 @pytest.mark.parametrize("state", ["ignored", "failed", "succeeded"])
 def test_the_model_knows_what_can_never_have_ended(state: str) -> None:
-    """A step that never ran, behind one that failed, or beside it."""
+    """A step that never ran, after a failed one or parallel to it."""
     bad = model.Node((), OnFailure.FAIL, True, False)
     for after in ((0,), ()):
         graph = [bad, model.Node(after, OnFailure.IGNORE, False, False)]

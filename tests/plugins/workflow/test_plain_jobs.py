@@ -1,4 +1,4 @@
-"""What jobs pay that are no steps, in an application with the plugin."""
+"""The cost of the plugin for jobs that are no steps."""
 
 from __future__ import annotations
 

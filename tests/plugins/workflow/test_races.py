@@ -1,4 +1,4 @@
-"""Steps that end at the same moment, told by different workers."""
+"""Steps that end at the same time in different workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.locks import BLOCKED
 from tests.support.sql import ask
 from tests.support.waiting import eventually
 
-#: How often two steps race to start the one behind both.
+#: How often two steps race to start the next one.
 TIMES = 150
 STARTED = """
 select count(*), count(distinct flow) from public.audit where what = 'pushed' and step = 'join'
@@ -32,7 +32,7 @@ def joining() -> Workflow:
 def ends(
     flow: UUID, step: str, *, state: int = 4, alone: bool = False
 ) -> tuple[bytes, list[object]]:
-    """The statement that tells of the end of a step, and its parameters."""
+    """The statement that stores the outcome of a step, and its parameters."""
     end = StepOutcome(StepRef(flow, step, 1, False), flow, state, "1", None, 0.1)
     sql, *parameters = advance_statement("chancy", [end], alone=alone)
     return sql.encode(), parameters
@@ -51,7 +51,7 @@ async def test_steps_that_end_at_once_start_the_next_one_once(flows_dsn: str) ->
             ]
 
             async def end(side: int, flow: UUID, step: str) -> None:
-                # The third is a sweep, which tells again of what a worker tells just then.
+                # The third is a sweep, which reports an outcome again while a worker reports it.
                 told = ends(flow, step, alone=side == 2)
                 await psycopg.AsyncRawCursor(sides[side]).execute(*told)
 
@@ -93,7 +93,7 @@ async def test_a_step_behind_two_starts_with_the_last_that_is_committed(
     await other.close()
 
 
-#: Whoever writes these steps waits for the test.
+#: Updates of these steps wait for the test.
 PAUSE = """
 create function public.pause() returns trigger language plpgsql as $$
 begin
@@ -103,7 +103,7 @@ end $$;
 create trigger pause before update on chancy.workflows_steps
 for each row execute function public.pause();
 """
-#: One waits for the test, and the other one too, or for that one.
+#: One session waits for the test, and the other one for the test or the first one.
 WAITING = f"""
 with paused as (select pid from pg_stat_activity where {BLOCKED} and wait_event = 'advisory')
 select count(*) = 2 and (select count(*) > 0 from paused) from pg_stat_activity

@@ -1,5 +1,4 @@
-"""Workflows of all kinds, drawn at random, many at once while workers are killed and frozen: held
-against the model."""
+"""Random workflows, many at once while workers are killed and frozen, compared with the model."""
 
 from __future__ import annotations
 
@@ -37,9 +36,9 @@ from tests.support.waiting import eventually
 
 logger = logging.getLogger("tests.plugins.workflow")
 
-#: Seconds in which workers are harmed, of one round, and of all.
+#: Seconds during which workers are killed and frozen, in one round and in total.
 HARM_S, ALL_S = 5.0, 20.0
-#: What comes with a signal.
+#: The payload of a signal.
 SIGNALLED = 1_000
 LEFT = "select id from chancy.jobs where meta #>> '{workflow,id}' = %s"
 FAILURES = "select id, errors from chancy.finished_jobs where id = any (%s) and errors is not null"
@@ -67,7 +66,7 @@ class Run:
     was: set[WorkflowState] = field(default_factory=set[WorkflowState])
 
     async def follow(self) -> None:
-        """Until it has succeeded or is compensated, retried as often as that takes."""
+        """Wait until it has succeeded or is compensated, and retry it as often as needed."""
         if self.drawn.cancelled:
             await asyncio.sleep(self.chance.uniform(0, 3))
             await self._cancel()
@@ -84,7 +83,7 @@ class Run:
         await signalling
 
     async def _ended(self) -> WorkflowState:
-        """However slow the machine is: it is stuck when nothing has happened for a minute."""
+        """It is stuck when nothing has happened for a minute, however slow the machine is."""
         seen = -1
         while True:
             try:
@@ -102,7 +101,7 @@ class Run:
             assert ask(self.dsn, LATE, [self.reference.id]) == []
 
     async def _signal(self) -> None:
-        """Each signal twice, in any order, before or after it is waited for."""
+        """Send each signal twice, in any order, before or after its step waits for it."""
         names = [*self.drawn.named(Kind.SIGNAL), *self.drawn.named(Kind.TIMED)[::2]] * 2
         self.chance.shuffle(names)
         for name in names:
@@ -115,7 +114,7 @@ class Run:
         assert self.retried < 50
 
         async def retried() -> bool:
-            with suppress(PushError):  # some of it runs yet
+            with suppress(PushError):  # some of its steps still run
                 await self.reference.retry()
                 return True
             return False
@@ -145,7 +144,7 @@ def fleet(servers: Sequence[str], chance: random.Random) -> Iterator[Fleet]:
 
 
 async def all_told(dsn: str, chancy: Chancy) -> None:
-    """Wait until no job is left, and nothing to repair. None has ended twice."""
+    """Wait until no job is left and the sweep repairs nothing. No job has ended twice."""
     await eventually(lambda: not ask(dsn, "select id from chancy.jobs"), timeout=60)
     sweep = sweep_of(chancy)
     while await sweep.turn():
@@ -176,14 +175,14 @@ async def play(
 
 
 def expected(one: Drawn, steps: Mapping[str, StepRecord], place: int) -> int:
-    """What a step gives that has succeeded."""
+    """The result of a succeeded step."""
     before = [steps[one.name(other)] for other in one.before(place)]
     return place + 1 + sum(step.result or 0 for step in before)
 
 
 def check_steps(one: Drawn, steps: Mapping[str, StepRecord]) -> int:
-    """Each gave what it should, or failed as it was told to, or with three workers; gives how many
-    of those there were."""
+    """Each step returned its result, or failed as planned, or after three crashes; returns the
+    number of the latter."""
     lost = 0
     for place, kind in enumerate(one.kinds):
         step = steps.get(one.name(place))
@@ -210,7 +209,7 @@ def check_steps(one: Drawn, steps: Mapping[str, StepRecord]) -> int:
 
 
 def check_model(run: Run, states: Mapping[str, str], graph: model.Graph, ran: list[str]) -> None:
-    """What ended, and in which order, is as the model has it."""
+    """The ended steps and their order match the model."""
     model.check_order(graph, [one for one in ran if not one.startswith("undo ")], states)
     if WorkflowState.COMPENSATED in run.was:
         assert model.end_of(graph, states) is WorkflowState.COMPENSATED
@@ -220,8 +219,8 @@ def check_model(run: Run, states: Mapping[str, str], graph: model.Graph, ran: li
 
 
 def check_book(lines: Sequence[list[str]], run: Run, steps: Mapping[str, StepRecord]) -> None:
-    """What the steps themselves wrote: none began before those that it waits for had ended, and
-    all that succeeded did."""
+    """In the records of the steps themselves, none began before the steps it waits for had ended,
+    and all succeeded steps ran."""
     over: set[str] = set()
     for what, _, _, name in lines:
         if what == "end":
@@ -241,7 +240,7 @@ def check_book(lines: Sequence[list[str]], run: Run, steps: Mapping[str, StepRec
 
 
 async def check(run: Run, dsn: str, lines: Sequence[list[str]]) -> int:
-    """Raises AssertionError unless all of it is as it must be; gives how many steps were lost."""
+    """Raises AssertionError unless everything matches; returns the number of lost steps."""
     found = audit.entries(dsn, run.reference.id)
     steps = {step.name: step for step in await run.reference.steps()}
     try:
@@ -255,7 +254,7 @@ async def check(run: Run, dsn: str, lines: Sequence[list[str]]) -> int:
 
 
 def check_run(run: Run, steps: Mapping[str, StepRecord], found: Sequence[audit.Entry]) -> None:
-    """What the database saw of it."""
+    """Its events in the audit."""
     graph, called = there(run.drawn, steps)
     names = {number: name for name, number in called.items()}
     after = {
@@ -280,7 +279,7 @@ async def examine(
     chance: random.Random,
     drawings: Sequence[Drawn],
 ) -> None:
-    """Run workflows while workers are harmed, and check all that became of them."""
+    """Run workflows while workers are killed and frozen, and check their outcomes."""
     dsn = servers[0]
     async with run_worker.application(*servers) as chancy:
         runs = await play(dsn, chancy, book, fleet, chance, drawings)
@@ -325,7 +324,7 @@ async def test_random_workflows_match_the_model_despite_crashes(
 ) -> None:
     if time.monotonic() > fleet.began + ALL_S:
         return
-    # The first drawings of a run are the simplest ones that there can be.
+    # The first examples of a run are the simplest ones.
     assume(sum(node.fails for one in drawings for node in one.graph) >= 4)
     await examine(servers, tmp_path / "book", fleet, chance, drawings)
     if fleet.began + ALL_S < time.monotonic():

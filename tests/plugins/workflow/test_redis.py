@@ -1,4 +1,4 @@
-"""Workflows some of whose steps are of queues in Redis."""
+"""Workflows with steps in queues in Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step that the server refuses to push, behind one that has succeeded."""
+"""Steps that the server refuses to push, after ones that have succeeded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from chancy.plugins.workflow.calls import WorkflowCalls
 from chancy.plugins.workflow.outcomes import SQL, StepRef, lost_outcome
 from chancy.plugins.workflow.starts import start_pieces
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import LOCK, REFUSE, Deaf, states, sweep_of, working
+from tests.plugins.workflow.running import LOCK, REFUSE, Unreporting, states, sweep_of, working
 from tests.support.presence import present
 from tests.support.sql import ask
 from tests.support.waiting import eventually
@@ -68,7 +68,7 @@ def saga(first: str) -> Workflow:
 
 
 async def fails_for_good(reference: WorkflowReference) -> None:
-    """That is seen, and the workflow goes on once the server takes it."""
+    """The refusal is shown, and a retry continues."""
     found = present(await reference.get())
     assert found.state is WorkflowState.FAILED
     refused = present(await reference.step("undo kept"))
@@ -92,7 +92,7 @@ async def test_a_step_that_undoes_and_cannot_be_pushed_fails(flows_dsn: str) -> 
 
 
 async def test_a_workflow_that_cannot_be_undone_holds_up_no_other(flows_dsn: str) -> None:
-    """Of the page of them that the sweep lets be undone, where no settlement could."""
+    """The sweep starts the undoing of a page of workflows where no settlement could."""
     flows = Workflows()
     steps.failing |= {"kept", "done"}
     async with working(flows_dsn, flows) as chancy:
@@ -111,13 +111,13 @@ async def test_a_workflow_that_cannot_be_undone_holds_up_no_other(flows_dsn: str
 
 
 async def test_a_released_step_that_cannot_be_pushed_fails(flows_dsn: str) -> None:
-    """Each by itself, though the server refuses two that follow each other."""
+    """Each on its own, although the server refuses two in a row."""
     ask(flows_dsn, REFUSE)
     flow = Workflow("w").add(steps.mark.job(), "first")
     flow.add(steps.once.job(), "refused", after="first", on_failure="ignore")
     flow.add(steps.once.job(), "then", after="refused", on_failure="ignore")
     flow.add(steps.mark.job(), "last", after="then")
-    async with working(flows_dsn, Deaf()) as chancy:
+    async with working(flows_dsn, Unreporting()) as chancy:
         reference = await chancy.push(flow)
         await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
         assert await sweep_of(chancy).turn() == 1
@@ -146,7 +146,7 @@ async def test_a_lost_step_releases_the_steps_that_can_be_pushed(flows_dsn: str)
 async def test_a_step_behind_a_signal_that_cannot_be_pushed_fails_by_itself(
     flows_dsn: str, within: bool
 ) -> None:
-    """Who gives the signal has nothing to do with it."""
+    """The sender of the signal is not affected."""
     flows = Workflows(sweep_s=0.1)
     flow = Workflow("w").wait_for("go").add(steps.once.job(), "beside", after="go")
     flow.add(steps.once.job(), "refused", after="go", on_failure="ignore")
@@ -182,7 +182,7 @@ async def test_refused_pieces_of_a_locked_workflow_hold_up_no_others(flows_dsn: 
 
 
 async def test_an_end_that_is_refused_and_what_it_lets_go_are_two_failures(flows_dsn: str) -> None:
-    async with working(flows_dsn, Deaf()) as chancy:
+    async with working(flows_dsn, Unreporting()) as chancy:
         flow = Workflow("w").add(steps.once.job(), "first", on_failure="ignore")
         flow.add(steps.once.job(), "refused", after="first", on_failure="ignore")
         reference = await chancy.push(flow)

@@ -1,4 +1,4 @@
-"""What a worker remembers of steps that have ended in it."""
+"""Outcomes of steps that a worker keeps in memory."""
 
 from __future__ import annotations
 

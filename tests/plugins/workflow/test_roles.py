@@ -1,4 +1,4 @@
-"""Workflows of programs that may push alone."""
+"""Workflows of programs with the grants of a producer."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_a_producer_pushes_batches_that_a_worker_runs(empty_dsn: str, redi
             await chancy.declare(FAST)
         to = said.job("on")
         async with application(RoleKind.PRODUCER) as chancy:
-            # One that has ended when it is pushed, whose callbacks are pushed by the producer.
+            # A batch that ends when it is pushed, so that the producer pushes its callbacks.
             empty = Batch(name="empty", on_success=to, on_finish=fast(to))
             await batches.push(chancy, empty, [])
             batch = Batch(name="b", on_finish=fast(to), open=True)

@@ -1,4 +1,4 @@
-"""What one turn of the services does at most: the rest is for the next ones."""
+"""The limits of one turn of the services; later turns do the rest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 FLOWS = Workflows()
-#: Workflows that a turn has something to do with.
+#: Workflows that a turn has to handle.
 COUNT = 7
 OLD = "update chancy.workflows set state = 4, finished_at = now() - interval '9 days'"
 
@@ -78,7 +78,7 @@ async def test_a_turn_ends_so_many_workflows(
     async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
         for _ in range(COUNT):
             await chancy.push(Workflow("w").wait_for("never"))
-        # As when the last steps of them that ran ended while another failed.
+        # As if their last running steps had ended while another one failed.
         ask(flows_dsn, "update chancy.workflows set state = 3, failed = 1")
         sweep = sweep_of(chancy)
         failed = "select count(*) from chancy.workflows where state = 5"

@@ -1,4 +1,4 @@
-"""Signals as programs give them: typed, inside transactions, with and without an event loop."""
+"""Signals from programs: typed, within transactions, with and without an event loop."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ async def test_a_workflow_that_was_cancelled_takes_no_signal(flows_dsn: str) -> 
 
 @pytest.mark.parametrize("default", [pytest.param(True, marks=pytest.mark.chaos), False])
 async def test_a_signal_that_comes_too_late_is_refused(flows_dsn: str, default: bool) -> None:
-    """Nobody is told that one came before it; a step that is run again waits for it anew."""
+    """A signal after the timeout is refused; a step that runs again waits anew."""
     flows = Workflows(sweep_s=0.05)
     flow = Workflow("w")
     if default:

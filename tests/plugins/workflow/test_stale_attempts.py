@@ -1,4 +1,4 @@
-"""Attempts that do not count any more end no step, wherever their job is kept."""
+"""Stale attempts end no step, on every broker."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def template(pytestconfig: pytest.Config, template: str) -> str:
     return template_with(pytestconfig, template, RedisPlugin(), Workflows())
 
 
-#: The attempts that began, and what each of them waits for.
+#: The attempts that began, each with the event that it waits for.
 attempts: list[JobContext] = []
 gates: list[asyncio.Event] = []
 
 
 @job(max_attempts=1)
 async def linger() -> int:
-    """Gives its number when it may."""
+    """Returns its number once it is allowed to."""
     attempts.append(current_job())
     number = len(attempts)
     await gates[number - 1].wait()
@@ -47,14 +47,14 @@ async def test_the_attempt_that_counts_ends_its_step(dsn: str, redis_url: str, q
     async with working(dsn, redis_url, flows) as chancy:
         reference = await chancy.push(flow)
         await eventually(lambda: len(attempts) == 1)
-        # As recovery does with the job of a worker that is silent: it runs again, here too.
+        # As recovery does with the job of a dead worker: it runs again, in the same process.
         first = attempts[0]
         back = Settlement(first.id, first.lease, State.PENDING)
         assert await chancy.broker.settle([back]) == frozenset()
         await eventually(lambda: len(attempts) == 2)
         gates[0].set()
         await eventually(lambda: steps.ran == ["attempt 1"])
-        # Two turns of the sweep, and the look at attempts that have ended here, find nothing.
+        # Two turns of the sweep and the check of recorded attempts find nothing.
         for _ in range(15):
             await asyncio.sleep(0.1)
             assert await states(reference) == {"slow": "running", "end": "waiting"}

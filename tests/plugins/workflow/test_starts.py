@@ -1,4 +1,4 @@
-"""A settlement that lets many steps go starts some of them; the others are started in pieces."""
+"""A settlement that releases many steps starts some of them; the others are started in pieces."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ PIECES = "select cardinality(names) from chancy.workflows_starts order by id"
 
 
 class Killed(Starts):
-    """As of a worker that dies after its settlement is committed."""
+    """As in a worker that dies after its settlement is committed."""
 
     def add(self, pieces: int) -> None:
         assert pieces == 3
 
 
 class Halting(Workflows):
-    """Leaves what its settlements let go to others, and sweeps nothing."""
+    """Starts no pieces, and does not sweep."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Counted(Starts):
 
 
 class Counting(Workflows):
-    """Has a sweep that comes too late."""
+    """Sweeps so rarely that only the settlements start steps."""
 
     def __init__(self) -> None:
         super().__init__(sweep_s=3600)
@@ -64,7 +64,7 @@ def pieces_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fan(*, gate: bool = False) -> Workflow:
-    """A step before many, and one behind them; the first of the many waits for the gate."""
+    """A step before many others and one after them; the first of the many waits for the gate."""
     flow = Workflow("fan").add(steps.anything.job(0), "out")
     names = [f"n{number}" for number in range(WIDTH)]
     for number, name in enumerate(names):
@@ -123,7 +123,7 @@ async def test_pieces_of_a_cancelled_workflow_start_nothing(flows_dsn: str) -> N
     async with working(flows_dsn, flows) as chancy:
         reference = await halted(chancy, flows_dsn, flows)
         assert await reference.cancel()
-        # What settles holds the workflow, and who is held up takes no piece.
+        # The settlement locks the workflow, and a process that waits for it takes no piece.
         await eventually(lambda: ask(flows_dsn, "select count(*) from chancy.jobs") == [(0,)])
         assert await start_pieces(SQL.on(chancy.broker)) == 3
         assert ask(flows_dsn, PIECES) == []
@@ -168,8 +168,8 @@ async def halted_too(chancy: Chancy, dsn: str, flows: Workflows) -> WorkflowRefe
 
 
 async def settled_at_once(dsn: str, flows: int, width: int) -> tuple[list[int], int]:
-    """What is left of each, and the jobs that there are, when the first steps of workflows before
-    as many others end in one settlement."""
+    """The pieces left of each workflow, and the number of jobs, after one settlement has ended the
+    first steps of all of them."""
     ends: list[StepOutcome] = []
     async with Chancy(dsn, plugins=[Workflows()]) as chancy:
         for _ in range(flows):
@@ -197,12 +197,12 @@ async def settled_at_once(dsn: str, flows: int, width: int) -> tuple[list[int], 
 async def test_a_settlement_starts_the_first_of_each_workflow(
     flows_dsn: str, flows: int, width: int, left: list[int], started: int
 ) -> None:
-    """Up to two of each here, and eight times as many in all."""
+    """Here, up to two of each, and eight times as many in total."""
     assert await settled_at_once(flows_dsn, flows, width) == (left, started)
 
 
 async def many_pieces(chancy: Chancy, dsn: str) -> int:
-    """More than the looks of a worker could take if each took two."""
+    """More pieces than the attempts of a worker could start if each started two."""
     await settled_at_once(dsn, 1, 60)
     return int(ask(dsn, "select count(*) from chancy.workflows_starts")[0][0])
 
@@ -247,7 +247,7 @@ async def test_a_step_that_cannot_be_started_stops_no_other(flows_dsn: str) -> N
     async with working(flows_dsn, flows) as chancy:
         bad = await halted(chancy, flows_dsn, flows)
         other = await halted_too(chancy, flows_dsn, flows)
-        # Apart: it waits for a settlement of the worker, which has this loop.
+        # In a thread: it waits for a settlement of the worker, which runs in this event loop.
         await asyncio.to_thread(ask, flows_dsn, REFUSE.format(bad.id))
         await sweep_of(chancy).turn()
         assert ask(flows_dsn, PIECES) == []

@@ -1,4 +1,4 @@
-"""Which step a job is, by its meta as Postgres writes it."""
+"""The step of a job, read from its meta as Postgres prints it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What repairs workflows when a settlement could not tell of a step, and what bounds them."""
+"""Repairs of steps that no settlement has reported, and their limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from chancy.plugins.workflow.outcomes import RecordedAttempt, StepOutcomes, Step
 from chancy.plugins.workflow.sweep import WorkflowSweep
 from chancy.testing.clock import ManualClock
 from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import LOCK, Deaf, states, sweep_of, working
+from tests.plugins.workflow.running import LOCK, Unreporting, states, sweep_of, working
 from tests.support.presence import present
 from tests.support.sql import ask
 from tests.support.waiting import eventually
@@ -38,7 +38,7 @@ APP: list[Chancy] = []
 
 
 class Failing(Workflows):
-    """Its hook fails; the service beside it is as it is."""
+    """Its hook fails; its service works."""
 
     async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
         class Refusing:
@@ -101,7 +101,7 @@ async def test_a_step_may_complete_in_its_own_transaction(flows_dsn: str) -> Non
 
 
 async def test_the_sweep_reports_unreported_outcomes(flows_dsn: str) -> None:
-    flows = Deaf()
+    flows = Unreporting()
     steps.failing.add("bad")
     flow = Workflow("w").add(steps.double.job(4), "four").add(steps.once.job(), "bad")
     flow.add(steps.double.job(From("four")), "eight")
@@ -126,7 +126,7 @@ async def test_the_sweep_reports_unreported_outcomes(flows_dsn: str) -> None:
 
 @pytest.mark.parametrize("held", [0, 1])
 async def test_a_locked_workflow_holds_up_no_other(flows_dsn: str, held: int) -> None:
-    async with working(flows_dsn, Deaf()) as chancy:
+    async with working(flows_dsn, Unreporting()) as chancy:
         both = [await chancy.push(chain("w", steps.mark.job())) for _ in range(2)]
         await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
         sweep = sweep_of(chancy)
@@ -206,7 +206,7 @@ async def test_large_results_are_reported_a_few_at_a_time(
     flows_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(WorkflowSweep, "max_pages", 1)
-    async with working(flows_dsn, Deaf()) as chancy:
+    async with working(flows_dsn, Unreporting()) as chancy:
         reference = await chancy.push(twelve_large())
         await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
         sweep = sweep_of(chancy)
@@ -217,7 +217,7 @@ async def test_large_results_are_reported_a_few_at_a_time(
 async def test_large_results_of_recorded_attempts_are_reported_a_few_at_a_time(
     flows_dsn: str,
 ) -> None:
-    async with working(flows_dsn, Deaf()) as chancy:
+    async with working(flows_dsn, Unreporting()) as chancy:
         reference = await chancy.push(twelve_large())
         await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
         recorded = StepOutcomes()
@@ -226,7 +226,7 @@ async def test_large_results_of_recorded_attempts_are_reported_a_few_at_a_time(
             ref = StepRef(reference.id, step.name, 1, False)
             recorded.record(step.job_id, RecordedAttempt(ref, 0.1))
         sweep = WorkflowSweep(chancy.broker, SystemClock(), recorded, keep_days=None)
-        # At first they are too young.
+        # The first check leaves out new ones.
         assert [await sweep.check_recorded() for _ in range(4)] == [0, 10, 2, 0]
         assert len(recorded) == 0
         assert await reference.wait(10) is WorkflowState.SUCCEEDED
@@ -235,7 +235,7 @@ async def test_large_results_of_recorded_attempts_are_reported_a_few_at_a_time(
 async def test_large_results_of_replays_are_reported_a_few_at_a_time(flows_dsn: str) -> None:
     dead = DeadLetters()
     steps.failing.add("large")
-    async with working(flows_dsn, Deaf(), dead) as chancy:
+    async with working(flows_dsn, Unreporting(), dead) as chancy:
         reference = await chancy.push(twelve_large())
         await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
         sweep = sweep_of(chancy)
@@ -249,14 +249,14 @@ async def test_large_results_of_replays_are_reported_a_few_at_a_time(flows_dsn: 
 
 
 async def test_the_sweep_starts_pending_undo_steps(flows_dsn: str) -> None:
-    flows = Deaf()
+    flows = Unreporting()
     flow = Workflow("w").add(steps.once.job(), "done", undo=steps.undo.job(From("done")))
     async with working(flows_dsn, flows) as chancy:
         reference = await chancy.push(flow.wait_for("never"))
         await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
         sweep = sweep_of(chancy)
         assert await sweep.turn() == 1
-        # As it is when the last step that ran ended while another began to compensate.
+        # As if the last running step had ended while another one requested compensation.
         ask(flows_dsn, "update chancy.workflows set state = 2, failed = 1")
         await sweep.turn()
         await eventually(lambda: "undo done" in steps.ran)
@@ -313,7 +313,7 @@ async def test_pruned_history_leaves_no_waiter_stuck(flows_dsn: str) -> None:
             return found is not None and found.state is StepState.AWAITING_SIGNAL
 
         await eventually(waits)
-        # In a thread: it waits for the worker's transactions, which are of this loop.
+        # In a thread: it waits for transactions of the worker, which runs in this event loop.
         await asyncio.to_thread(ask, flows_dsn, "truncate chancy.finished_jobs")
         assert await sweep_of(chancy).turn() == 0
         await reference.signal("go")
@@ -325,7 +325,7 @@ async def test_the_sweep_goes_round_in_bounded_steps(
 ) -> None:
     monkeypatch.setattr("chancy.plugins.workflow.sweep.WorkflowSweep.page", 3)
     monkeypatch.setattr("chancy.plugins.workflow.sweep.WorkflowSweep.max_pages", 2)
-    flows = Deaf()
+    flows = Unreporting()
     ids: list[UUID] = []
     async with working(flows_dsn, flows) as chancy:
         for _ in range(5):
@@ -449,8 +449,8 @@ async def test_a_replay_whose_worker_died_resumes_its_workflow(flows_dsn: str) -
         assert await reference.wait(10) is WorkflowState.FAILED
         bad = present(await reference.step("bad"))
         assert bad.job_id is not None
-    # Of a replay that fails, and of one of that, their workers tell nothing.
-    async with working(flows_dsn, Deaf(), dead) as chancy:
+    # The workers report neither the failed replay, nor the replay of that one.
+    async with working(flows_dsn, Unreporting(), dead) as chancy:
         first = present(await dead.replay(chancy, bad.job_id))
         await chancy.wait_for(first, 10)
         steps.failing.clear()

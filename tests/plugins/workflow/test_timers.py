@@ -1,4 +1,4 @@
-"""Steps that wait for a signal for a while only."""
+"""Steps that wait for a signal with a timeout."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_without_a_default_the_step_fails(flows_dsn: str) -> None:
             "type": "chancy.SignalTimeout",
             "message": "no signal came within 0.1 s",
         }
-        # Retried, it waits anew.
+        # After a retry it waits anew.
         ask(flows_dsn, "update chancy.workflows_steps set delay_s = 60 where name = 'go'")
         assert await reference.retry() == 1
         assert ask(flows_dsn, TIMERS) == [("go", 2)]
@@ -161,7 +161,7 @@ async def test_a_timer_that_was_due_while_its_workflow_had_failed_restarts(
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
         store = SQL.on(chancy.broker)
         ask(flows_dsn, DUE)
-        # As the leader does, and somebody retries the workflow meanwhile.
+        # As the leader does while the workflow is retried.
         (due,) = await store.fetch("due", 10)
         assert not due[-1]
         assert await flows.reference(chancy, reference.id).retry() == 1
@@ -171,7 +171,7 @@ async def test_a_timer_that_was_due_while_its_workflow_had_failed_restarts(
 
 
 class Late(SignalTimeouts):
-    """Frozen between its look at what is due and what it makes of it."""
+    """Pauses between reading due timers and handling them."""
 
     def __init__(
         self, chancy: Chancy, meanwhile: Callable[[], Coroutine[Any, Any, object]]
@@ -188,8 +188,8 @@ class Late(SignalTimeouts):
 async def test_a_timer_is_never_taken_from_a_step_that_waits_again(
     flows_dsn: str, locked: bool
 ) -> None:
-    """Also where it has begun anew and is due again by then; or is about to begin anew, in a
-    transaction that is not committed yet."""
+    """Also if the timer has started anew and is due again by then, or starts anew in a transaction
+    that is not committed yet."""
     flows = Workflows()
     steps.failing.add("bad")
     flow = Workflow("w").add(steps.once.job(), "bad").wait_for("go", timeout_s=3600, default=1)
@@ -205,7 +205,7 @@ async def test_a_timer_is_never_taken_from_a_step_that_waits_again(
             ask(flows_dsn, DUE)
 
         with psycopg.connect(flows_dsn) as connection:
-            if locked:  # as whoever retries it does
+            if locked:  # as a retry does
                 connection.execute("select from chancy.workflows for no key update")
                 assert await SignalTimeouts(chancy.broker).turn() == 0
             else:

@@ -1,4 +1,4 @@
-"""What the end of a step writes: as much in a large workflow as in a small one."""
+"""The writes of a completion do not grow with the size of the workflow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ where t.schemaname = 'chancy'
 
 
 class Written(NamedTuple):
-    """Rows by what is done with them, in which table; and the fewest bytes of the log."""
+    """The changed rows by operation and table, and the minimum bytes of WAL."""
 
     rows: Counter[str]
     log: int
@@ -48,7 +48,7 @@ def a_join(count: int) -> Workflow:
 
 
 def written(dsn: str, flow: UUID) -> Written:
-    """What the ends of some steps wrote, each in a transaction of its own."""
+    """The writes of the completions of some steps, each in a transaction of its own."""
     found: list[Written] = []
     with psycopg.connect(dsn, autocommit=True) as connection:
         cursor = psycopg.RawCursor(connection)
@@ -69,7 +69,7 @@ def written(dsn: str, flow: UUID) -> Written:
 
 
 def _rows(cursor: psycopg.RawCursor[Any]) -> Counter[str]:
-    """What this session has written and not yet reported."""
+    """The writes of this session that its statistics do not contain yet."""
     return Counter({f"{what} {table}": n for table, what, n in cursor.execute(ROWS.encode())})
 
 

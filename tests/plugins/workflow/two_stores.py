@@ -15,7 +15,7 @@ from chancy.plugins.workflow import (
 from tests.plugins.workflow.running import ASYNC, SOON
 
 FAST = Queue(name="fast", executor="async", broker="redis")
-#: Keeps nothing of what has succeeded.
+#: A queue without history.
 BRIEF = Queue(name="brief", executor="async", broker="redis", keep_finished=False)
 
 

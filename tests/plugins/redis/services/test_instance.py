@@ -101,7 +101,7 @@ class Stubborn(Service):
         raise RuntimeError("no")
 
 
-class Deaf(Service):
+class Unreporting(Service):
     """Does not hear of a cancellation once."""
 
     name = "deaf"
@@ -119,7 +119,7 @@ async def test_a_service_that_does_not_end_is_interrupted(alone: Shop) -> None:
     seen: list[BaseException] = []
     worker = alone.declare(grace_s=0.2)
     worker.service(Stubborn)
-    worker.service(Deaf)
+    worker.service(Unreporting)
     worker.on_exception(seen.append)
     async with alone.worker(worker):
         for kind in ("stubborn", "deaf"):
