@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import zip_longest
+from typing import Any
 
 import click
 
 from chancy.cli.options import SHARED, CommandTarget, with_target
+from chancy.containment import provided, refuse
 from chancy.errors import ConfigurationError
+from chancy.plugin.commands import complain
 from chancy.plugin.plugin import Plugin
 
 
@@ -31,14 +34,15 @@ def find(name: str, *, words: Sequence[str], taken: Collection[str]) -> click.Co
 def commands(
     plugins: Iterable[Plugin], taken: Collection[str]
 ) -> dict[str, tuple[str, click.Command]]:
-    """The commands of plugins by name, each with the identifier of its plugin.
+    """The commands of plugins by name, each with the identifier of its plugin. If a plugin fails to
+    return its commands, they are left out.
 
     :raises ConfigurationError: a command has a name that is taken.
     """
     found: dict[str, tuple[str, click.Command]] = {}
     for plugin in plugins:
         identifier = plugin.get_identifier()
-        for command in plugin.commands():
+        for command in _offered(identifier, plugin):
             name = command.name or ""
             if name in taken:
                 raise ConfigurationError(
@@ -52,6 +56,23 @@ def commands(
                 )
             found[name] = identifier, command
     return found
+
+
+def _offered(identifier: str, plugin: Plugin) -> Sequence[click.Command]:
+    def call() -> Sequence[click.Command]:
+        offered: Any = plugin.commands()
+        listed = isinstance(offered, Sequence)
+        if not listed or not all(isinstance(one, click.Command) for one in offered):
+            refuse(offered, "it", "a list of commands")
+        return list(offered)
+
+    try:
+        return provided(identifier, "commands", call)
+    except ConfigurationError as error:
+        context = click.get_current_context(silent=True)
+        if context is None or not context.resilient_parsing:  # a completion may print nothing
+            complain(f"{error}; its commands are left out")
+        return ()
 
 
 def _shared_options(words: Sequence[str]) -> dict[str, str | None]:

@@ -4,8 +4,8 @@ A plugin overrides the methods it needs. A method that is not overridden is neve
 costs nothing. ``chancy.plugins.standard()`` returns the default plugins.
 
 If a hook raises, returns another type or takes too long, only the hook fails: see
-`chancy.containment`. A failure at start, in a declaration or in a command raises
-`ConfigurationError` with the name of the plugin.
+`chancy.containment`. A failure at start or in a declaration raises `ConfigurationError` with the
+name of the plugin.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class Plugin:
         named ``job NAME`` is added to the group ``job``.
 
         The commands get ``--app`` and the other shared options; ``@click.pass_obj`` passes a
-        `CommandLine`. Import click inside this method.
+        `CommandLine`. Import click inside this method. If it fails, an error is printed, and the
+        commands of other plugins work.
         """
         return ()
 

@@ -173,6 +173,36 @@ def test_commands_of_one_name_are_refused_with_both_owners() -> None:
         extensions.commands([Ledger(), Ledger()], ())
 
 
+class Failing(Ledger):
+    @classmethod
+    def get_identifier(cls) -> str:
+        return "tests.failing"
+
+    def commands(self) -> Any:
+        raise ImportError("rich is not installed")
+
+
+class Wrong(Failing):
+    @classmethod
+    def get_identifier(cls) -> str:
+        return "tests.wrong"
+
+    def commands(self) -> Any:
+        return ["audit"]
+
+
+def test_a_plugin_without_working_commands_hides_no_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert set(extensions.commands([Failing(), Wrong(), Ledger()], ())) == {"ledger"}
+    failing, wrong = capsys.readouterr().err.splitlines()
+    assert failing == (
+        "chancy: the plugin 'tests.failing' failed in commands: ImportError: rich is not "
+        "installed; its commands are left out"
+    )
+    assert "'tests.wrong' failed in commands: TypeError: it returned ['audit']" in wrong
+
+
 def test_the_help_has_the_commands_of_the_default_plugins() -> None:
     assert set(extensions.commands(defaults(), main.COMMANDS)) == set(main.DEFAULT)
 
