@@ -131,6 +131,11 @@ class RecordedOutcomes(ABC, Generic[R, E]):
         while self._unreported_size > MAX_UNREPORTED or len(self._unreported) > MAX_RECORDED:
             self._drop_unreported(next(iter(self._unreported)))
 
+    @property
+    def has_unreported(self) -> bool:
+        """Whether the hook failed to report outcomes."""
+        return bool(self._unreported)
+
     def unreported(self, id: UUID) -> E | None:
         """The outcome of a job that the hook failed to report."""
         return self._unreported.get(id)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Collection, Sequence
+from contextlib import suppress
 from random import uniform
 from typing import Any, ClassVar, Generic, TypeVar
 from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.clock import Clock
-from chancy.errors import StatementFailed
+from chancy.errors import BrokerError, StatementFailed
 from chancy.plugin.runtime import Runtime
 from chancy.plugin.tracking.groups import SQL, GroupCalls
 from chancy.plugin.tracking.recorded import BATCH, JobOutcome, RecordedOutcomes
@@ -29,6 +31,8 @@ GONE_S = 15.0
 MAX_PURGES = 100
 #: Seconds between two purges of the leader, unless there is more to purge.
 _PURGE_S = 300.0
+#: Seconds for outcomes that are not reported when the worker stops.
+_LAST_S = 5.0
 #: The number of sweeps and purges of the leader for each of a worker that does not lead. The
 #: leader may not have the plugin.
 _RARELY = 10
@@ -139,6 +143,22 @@ class GroupSweep(ABC, Generic[R, E]):
 
         :param every_s: seconds between two sweeps of the leader.
         """
+        try:
+            await self._serve(runtime, every_s)
+        except asyncio.CancelledError:
+            await self._store_unreported()
+            raise
+
+    async def _store_unreported(self) -> None:
+        """Store outcomes that the hook failed to report: in a queue without history, only this
+        process has them."""
+        idle = 0  # the first check leaves out the latest attempts
+        with suppress(BrokerError, TimeoutError):
+            async with asyncio.timeout(_LAST_S):
+                while self._outcomes.has_unreported and idle < 2:
+                    idle = 0 if await self.check_recorded() else idle + 1
+
+    async def _serve(self, runtime: Runtime, every_s: float) -> None:
         clock = runtime.clock
         turn_at = purge_at = clock.monotonic()
         while True:

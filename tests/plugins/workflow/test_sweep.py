@@ -67,6 +67,17 @@ async def test_the_worker_reports_outcomes_that_its_hook_could_not(
         assert (end.state, end.result) == (StepState.SUCCEEDED, 16)
 
 
+async def test_a_worker_that_stops_reports_outcomes_that_its_hook_could_not(
+    flows_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WorkflowSweep, "check_s", 3_600.0)
+    queue = Queue(name="async", executor="async", keep_finished=False)
+    async with working(flows_dsn, Failing(sweep_s=3_600), queue=queue) as chancy:
+        reference = await chancy.push(chain("w", steps.double.job(4)))
+        await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
+    assert ask(flows_dsn, "select id, state from chancy.workflows") == [(reference.id, 4)]
+
+
 async def test_late_settlements_reach_the_hook(
     flows_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
