@@ -261,8 +261,7 @@ class Worker:
         self._services.start("announcer", self._watch_served)
         self._services.start("contact", functools.partial(self._control.watch, self._queue_set))
         for service in self._app.hooks.services:
-            name = f"plugin {service.contained.plugin}"
-            self._services.start(name, functools.partial(self._serve, service))
+            self._services.start(_name_of(service), functools.partial(self._serve, service))
 
     async def _serve(self, service: PluginHook) -> None:
         # As long as a supervisor waits for the worker.
@@ -315,11 +314,23 @@ class Worker:
             if self._watch is None:
                 return  # nothing runs
             try:
-                await tear_down(watchers, jobs, self._brokers.flush, services, self._unregister)
+                await tear_down(
+                    watchers,
+                    jobs,
+                    self._brokers.flush,
+                    self._stop_plugins,
+                    services,
+                    self._unregister,
+                )
             finally:
                 self._watch.leave()
                 self._watch = None
                 self._signals.remove()
+
+    async def _stop_plugins(self) -> None:
+        """Stop the services of plugins together, so that one that takes long delays no others."""
+        names = map(_name_of, self._app.hooks.services)
+        await asyncio.gather(*map(self._services.stop, names))
 
     async def _unregister(self) -> None:
         worker_id = self.worker_id
@@ -437,3 +448,7 @@ class Worker:
         if session.control:
             self._queues_changed.set()
             self._app.hooks.vacant(self.leader)
+
+
+def _name_of(service: PluginHook) -> str:
+    return f"plugin {service.contained.plugin}"

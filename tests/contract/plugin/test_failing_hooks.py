@@ -404,6 +404,30 @@ async def test_a_hook_that_hangs_is_given_up(
 
 
 @pytest.mark.usefixtures("brief")
+async def test_a_service_that_does_not_stop_delays_no_others(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    given_up: list[bool] = []
+
+    class Noting(Sound):
+        async def serve(self, runtime: Runtime) -> None:
+            try:
+                await super().serve(runtime)
+            finally:
+                given_up.append("ignored its cancellation" in caplog.text)
+
+    hanging = Hanging("serve", swallowing=True)
+    plugins = [Noting("shop.before"), hanging, Noting("shop.after")]
+    async with Chancy(dsn, queues=QUEUES[:1], plugins=plugins, no_default_plugins=True) as chancy:
+        async with Worker(chancy, shutdown_timeout_s=0.1):
+            await eventually(lambda: hanging.waits)
+        hanging.let_go.set()
+        await eventually(lambda: hanging.left)
+    assert given_up == [False, False]
+    assert "ignored its cancellation" in caplog.text
+
+
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("swallowing", [False, True], ids=["plain", "swallowing"])
 async def test_an_explanation_that_hangs_is_given_up(
     monkeypatch: pytest.MonkeyPatch, swallowing: bool
