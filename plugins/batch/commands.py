@@ -10,7 +10,7 @@ import click
 from chancy.plugin.commands import Id, as_json, refuse
 from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugin.tables import facts
-from chancy.plugin.tracking.commands import cancel_group, listing, show_list
+from chancy.plugin.tracking.commands import cancel_group, listing
 from chancy.plugins.batch.calls import BatchCalls
 from chancy.plugins.batch.record import (
     BatchFilter,
@@ -53,7 +53,10 @@ def list_(cli: CommandLine, wanted: BatchFilter, json_: bool) -> None:
     found = cli.run(lambda chancy: BatchCalls(chancy.broker).find(wanted))
     counts = ("jobs", "pending", "failed", "cancelled")
     columns = ("id", "name", "state", *counts, "pushed", "finished")
-    show_list(cli, found, batch_facts, columns, _cells, json_=json_)
+    if json_:
+        cli.script([batch_facts(one) for one in found])
+    else:
+        cli.table(columns, map(_cells, found))
 
 
 def _cells(record: BatchRecord) -> Sequence[object]:

@@ -12,7 +12,7 @@ from chancy.errors import PushError
 from chancy.plugin.commands import Id, as_json, read_json, refuse
 from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugin.tables import facts
-from chancy.plugin.tracking.commands import cancel_group, listing, show_list
+from chancy.plugin.tracking.commands import cancel_group, listing
 from chancy.plugins.workflow.calls import WorkflowCalls
 from chancy.plugins.workflow.drawing import dot, mermaid
 from chancy.plugins.workflow.record import (
@@ -54,7 +54,10 @@ def list_(cli: CommandLine, wanted: WorkflowFilter, json_: bool) -> None:
     """
     found = cli.run(lambda chancy: WorkflowCalls(chancy.broker).find(wanted))
     columns = ("id", "name", "state", "steps", "pushed", "finished", "error")
-    show_list(cli, found, facts, columns, _cells, json_=json_)
+    if json_:
+        cli.script([facts(one) for one in found])
+    else:
+        cli.table(columns, map(_cells, found))
 
 
 def _cells(record: WorkflowRecord) -> Sequence[object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -13,7 +13,6 @@ from chancy.plugin.commands import as_json, refuse
 from chancy.plugin.runtime import CommandLine
 from chancy.plugin.tracking.groups import MAX_FOUND, GroupCalls, GroupFilter, GroupState
 
-R = TypeVar("R")
 F = TypeVar("F", bound=GroupFilter[Any])
 
 
@@ -58,22 +57,6 @@ def listing(
         return listed
 
     return decorate
-
-
-def show_list(
-    cli: CommandLine,
-    found: Sequence[R],
-    facts: Callable[[R], Mapping[str, Any]],
-    columns: Sequence[str],
-    cells: Callable[[R], Sequence[object]],
-    *,
-    json_: bool,
-) -> None:
-    """Print groups as JSON or as a table."""
-    if json_:
-        cli.script([facts(record) for record in found])
-    else:
-        cli.table(columns, [cells(record) for record in found])
 
 
 def cancel_group(
