@@ -87,7 +87,8 @@ class AsyncResult:
     def get(self, timeout: float | None = None) -> Any:
         """Wait for the result.
 
-        :raises JobFailed: the task has failed for good, or was cancelled.
+        :raises JobFailed: the task has failed for good.
+        :raises JobCancelled: it was cancelled.
         :raises WaitTimeout: it has not ended within ``timeout`` seconds.
         """
         return self._reference.sync_result(timeout)
@@ -266,7 +267,6 @@ def _bound(function: Callable[..., Any], task: Task) -> Callable[..., Any]:
 
     rest = [*signature.parameters.values()][1:]
     vars(run)["__signature__"] = signature.replace(parameters=rest)
-    del vars(run)["__wrapped__"]
     return run
 
 

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -29,6 +30,11 @@ def insist(self, text):  # type: ignore[no-untyped-def]
     if self.request.retries < 1:
         raise self.retry(exc=ValueError("not yet"))
     return [self.name, text]
+
+
+@shared_task(bind=True)
+def price(self, net: Decimal) -> str:  # type: ignore[no-untyped-def]
+    return str(net)
 
 
 @shared_task(autoretry_for=(KeyError,), max_retries=1, retry_backoff=0.01)
@@ -83,6 +89,14 @@ async def test_a_task_is_called_pushed_and_found_by_its_id(app: Chancy) -> None:
     await asyncio.to_thread(use)
     [stored] = await app.find_jobs(JobFilter(states=frozenset({State.SCHEDULED})))
     assert (stored.priority, stored.expires_at is not None) == (5, True)
+
+
+async def test_a_bound_task_has_the_types_of_its_own_module(app: Chancy) -> None:
+    def use() -> str:
+        found: str = price.delay(Decimal("0.10")).get(timeout=20)
+        return found
+
+    assert await asyncio.to_thread(use) == "0.10"
 
 
 async def test_retries_are_those_of_the_task(app: Chancy) -> None:
