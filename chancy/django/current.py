@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,11 +19,12 @@ from chancy.cli import application
 from chancy.django.connection_broker import ConnectionCalls
 from chancy.django.settings import SOURCE, DjangoSettings, database_dsn, queue_from, read
 from chancy.errors import ConfigurationError
+from chancy.fork_lock import ForkLock
 
 #: Closes old connections around each job.
 WRAPPER = "chancy.django.hygiene.with_connections"
 
-_lock = threading.RLock()
+_lock = ForkLock()
 _made: _Made | None = None
 
 
@@ -66,11 +66,17 @@ def calls() -> ConnectionCalls:
 def _current() -> _Made:
     if not apps.models_ready:
         django.setup()
-    made = _made
-    if made is not None and made.given is _given() and made.place == _place(made.alias):
+    if (made := _unchanged()) is not None:
         return made
     with _lock:
-        return _make()
+        return _unchanged() or _make()
+
+
+def _unchanged() -> _Made | None:
+    """The application that was made, unless its settings have changed."""
+    made = _made
+    same = made is not None and made.given is _given() and made.place == _place(made.alias)
+    return made if same else None
 
 
 def _make() -> _Made:

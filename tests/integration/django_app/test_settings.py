@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -10,11 +12,12 @@ from django.db import connections
 from django.test import override_settings
 
 from chancy import Queue
-from chancy.django import app, database_dsn
+from chancy.django import app, current, database_dsn
 from chancy.django.apps import _upgrade
 from chancy.plugins.pruner import Pruner
 from chancy.postgres.dsn import parse
 from tests.support import django_project
+from tests.support.waiting import eventually_sync
 
 
 def checked() -> list[str]:
@@ -60,6 +63,24 @@ def test_the_application_is_that_of_the_settings(dsn: str) -> None:
         assert parse(found.dsn).parameters["dbname"] == parse(dsn).parameters["dbname"]
         assert any(isinstance(one, Pruner) and one.every_s == 7.0 for one in found.hooks.plugins)
     assert app() is not found
+
+
+@pytest.mark.usefixtures("database")
+def test_threads_that_call_it_first_get_one_application(monkeypatch: pytest.MonkeyPatch) -> None:
+    app()
+    given, asked = current._given, list[int]()
+
+    def noted() -> object:
+        asked.append(get_ident())
+        return given()
+
+    monkeypatch.setattr(current, "_given", noted)
+    with override_settings(CHANCY={"queues": ["a"]}), ThreadPoolExecutor(2) as threads:
+        with current._lock:
+            calls = [threads.submit(app) for _ in range(2)]
+            eventually_sync(lambda: len(set(asked)) == 2)
+        one, other = (call.result() for call in calls)
+    assert one is other
 
 
 def test_the_dsn_inherits_libpq_defaults(dsn: str) -> None:
