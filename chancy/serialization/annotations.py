@@ -108,9 +108,12 @@ class Annotations:
             if parameter.kind is parameter.VAR_KEYWORD:
                 # typing and typing_extensions each have their own Unpack.
                 if getattr(get_origin(annotation), "_name", None) == "Unpack":
-                    parameters += _unpacked(get_args(annotation)[0], scope)
-                else:
-                    rest = _parameter(parameter.name, annotation, required=False)
+                    try:
+                        parameters += _unpacked(get_args(annotation)[0], scope)
+                        continue
+                    except Exception as error:  # a name of the TypedDict
+                        annotation = _unresolved(annotation, error)
+                rest = _parameter(parameter.name, annotation, required=False)
             else:
                 parameters.append(_parameter(parameter.name, annotation, required=required))
         result = _result(_resolved(signature.return_annotation, scope), function)
@@ -151,8 +154,12 @@ def _resolved(annotation: Any, scope: Mapping[str, Any]) -> Any:
     try:
         return typing.get_type_hints(holder, globalns=dict(scope), include_extras=True)["it"]
     except Exception as error:
-        text = annotation if isinstance(annotation, str) else shown(annotation)
-        return Unresolved(text, f"{type(error).__name__}: {error}")
+        return _unresolved(annotation, error)
+
+
+def _unresolved(annotation: Any, error: Exception) -> Unresolved:
+    text = annotation if isinstance(annotation, str) else shown(annotation)
+    return Unresolved(text, f"{type(error).__name__}: {error}")
 
 
 def kinds_of(annotation: Any) -> frozenset[type]:

@@ -39,6 +39,13 @@ class Standard(typing.TypedDict):
     a: int
 
 
+class Hidden(typing.TypedDict):
+    item: Unseen
+
+
+def unpacked(**keys: typing.Unpack[Hidden]) -> None: ...
+
+
 REMIND = Signature.of(remind, "shop.remind")
 TOTAL = Signature.of(total, "shop.total")
 
@@ -147,6 +154,11 @@ def test_an_error_in_a_validator_of_the_users_is_reported_with_its_cause() -> No
             unseen,
             {"item": 1},
             r"annotation Unseen cannot be resolved \(NameError: .*\): import what it nam",
+        ),
+        (
+            unpacked,
+            {"item": 1},
+            r"\*\*keys\['item'\]: its annotation .*Unpack\[.* cannot be resolved \(NameError",
         ),
         (lambda it: 0, {"it": {1}}, "JSON has no type for set"),
     ],
