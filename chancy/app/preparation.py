@@ -242,11 +242,14 @@ class JobPreparation:
         # True and 1.0 equal 1, but are not valid in an int column.
         cacheable = type(job.priority) is int and type(job.max_attempts) is int
         cacheable = cacheable and job.run_at is None and job.id is None and not job.limits
-        try:
-            if cacheable and settings in self._passed:
+        if cacheable:
+            try:
+                # One step: another thread may empty the cache.
                 return self._passed[settings]
-        except TypeError:  # an unhashable value, which the checks below report
-            cacheable = False
+            except KeyError:
+                pass
+            except TypeError:  # an unhashable value, which the checks below report
+                cacheable = False
         try:
             check_job(job)
             signature = self._registry.signature(job.func) if validate else None

@@ -261,3 +261,18 @@ def test_a_plain_function_with_a_time_limit_is_refused_for_an_async_queue() -> N
         intake.prepare(coroutine.with_queue(name).with_limits(*limited), validate=True)
     for job in (plain.with_queue("loop"), plain.with_queue("children").with_limits(*limited)):
         intake.prepare(job, validate=True)
+
+
+def test_another_thread_may_empty_the_cache_of_checks(intake: JobPreparation) -> None:
+    class Emptied(dict[Any, Any]):
+        """Another thread empties it after each lookup."""
+
+        def __contains__(self, key: object) -> bool:
+            found = super().__contains__(key)
+            self.clear()
+            return found
+
+    made = jobs.registered.job(a=1)
+    intake.prepare(made, validate=True)
+    intake._passed = Emptied(intake._passed)
+    assert intake.prepare(made, validate=True).arguments == '{"a":1}'
