@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chancy.errors import BrokerError, BrokerUnavailable, ChancyError, SchemaMismatch, WaitTimeout
+from chancy.errors import BrokerError, BrokerUnavailable, ChancyError, JobError, SchemaMismatch
 from chancy.plugin.commands import NO as NO
 from chancy.plugin.commands import complain as complain
 
@@ -23,7 +23,7 @@ def code_of(error: BaseException) -> int | None:
             return AWAY
         case BrokerError() if error.retryable:
             return AWAY
-        case WaitTimeout():
+        case JobError():
             return NO
         case ChancyError():
             return USAGE

@@ -20,7 +20,6 @@ from chancy.cli.options import CommandTarget, as_json, on_target
 from chancy.errors import WaitTimeout
 from chancy.job.definition import QueuedJob
 from chancy.plugin.commands import Seconds
-from chancy.serialization.sealed import redacted
 from chancy.states import State
 
 if TYPE_CHECKING:
@@ -157,13 +156,7 @@ def wait(target: CommandTarget, id: UUID, timeout: float | None, json_: bool) ->
             raise WaitTimeout(f"there is no job {id} to wait for")
         return await chancy.wait_for(id, timeout)
 
-    found = target.run(finished)
-    if json_:
-        output.script(output.job(found))
-    else:
-        output.line(f"{found.state.label}  {json.dumps(redacted(found.result))}")
-    if found.state is not State.SUCCEEDED:
-        sys.exit(NO)
+    output.finished(target.run(finished), json_=json_)
 
 
 @job.command()

@@ -13,7 +13,10 @@ from typing import Any
 
 import click
 
+from chancy.cli.exits import NO
 from chancy.job.definition import QueuedJob
+from chancy.serialization.sealed import redacted
+from chancy.states import State
 from chancy.text import storable, written
 
 _CELL = 60
@@ -69,6 +72,19 @@ def job(queued: QueuedJob) -> dict[str, Any]:
 
     limits = {limit.type.value: limit.value for limit in queued.limits}
     return {**facts(queued), "limits": limits}
+
+
+def finished(queued: QueuedJob, *, json_: bool) -> None:
+    """Print a finished job, and exit with `NO` unless it succeeded."""
+    succeeded = queued.state is State.SUCCEEDED
+    if json_:
+        script(job(queued))
+    else:
+        line(f"{queued.state.label}  {json.dumps(redacted(queued.result))}")
+        if queued.errors and not succeeded:
+            line(queued.errors[-1].get("message", ""))
+    if not succeeded:
+        sys.exit(NO)
 
 
 def capped(count: int) -> str:

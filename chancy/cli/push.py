@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from chancy.cli import output, shell_completion
-from chancy.cli.exits import NO
 from chancy.cli.options import DATETIME, CommandTarget, as_json, on_target
 from chancy.job.definition import Job, QueuedJob
 from chancy.plugin.commands import Seconds, read_arguments, read_json, with_settings
-from chancy.states import State
 
 if TYPE_CHECKING:
     from chancy.app.app import Chancy
@@ -95,7 +92,7 @@ def push(
 
     finished = asyncio.run(main())
     if finished is not None:
-        _print(finished, json_)
+        output.finished(finished, json_=json_)
 
 
 def _job(
@@ -124,14 +121,3 @@ def _arguments(single: tuple[str, ...], several: str | None) -> dict[str, Any]:
             raise click.UsageError("--args must be a JSON object, for example '{\"n\": 1}'")
         found |= value
     return found | read_arguments(single)
-
-
-def _print(finished: QueuedJob, json_: bool) -> None:
-    if json_:
-        output.script(output.job(finished))
-    else:
-        output.line(f"{finished.state.label}  {json.dumps(finished.result)}")
-        if finished.errors:
-            output.line(finished.errors[-1].get("message", ""))
-    if finished.state is not State.SUCCEEDED:
-        sys.exit(NO)

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from chancy.cli.exits import AWAY, USAGE, code_of
-from chancy.errors import BrokerUnavailable, ChancyError, ConfigurationError, StatementFailed
+from chancy.cli.exits import AWAY, NO, USAGE, code_of
+from chancy.errors import (
+    BrokerUnavailable,
+    ChancyError,
+    ConfigurationError,
+    JobError,
+    StatementFailed,
+)
 
 
 @pytest.mark.parametrize(
@@ -16,6 +22,7 @@ from chancy.errors import BrokerUnavailable, ChancyError, ConfigurationError, St
         (StatementFailed("Redis is full", passing=True), AWAY),
         (StatementFailed("permission denied", sqlstate="42501"), USAGE),
         (ConfigurationError("a typo"), USAGE),
+        (JobError("the job is gone"), NO),
     ],
 )
 def test_an_error_that_passes_is_no_error_of_the_configuration(
