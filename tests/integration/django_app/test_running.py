@@ -8,13 +8,14 @@ from uuid import UUID
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import connection, connections
 
 from chancy import JobFailed, Reference, State
 from chancy.django import app
 from chancy.django.current import calls
 from chancy.django.hygiene import with_connections
+from chancy.django.management.commands.chancy_worker import WorkerCommand
 from chancy.django.models import FiledLetter, UnfinishedJob
 from chancy.django.testing import delete_jobs, run_jobs
 from chancy.testing.sandbox import Sandbox
@@ -137,6 +138,22 @@ def test_commands_of_chancy_take_the_application(capsys: pytest.CaptureFixture[s
     assert "is up to date" in capsys.readouterr().out
     call_command("chancy", "migrate", "current", "--json")
     assert '"component": "core"' in capsys.readouterr().out
+
+
+def test_a_wrong_command_line_is_an_error_of_the_command() -> None:
+    with pytest.raises(CommandError, match="No such option") as refused:
+        call_command("chancy", "queue", "list", "--nonsense")
+    assert refused.value.returncode == 2
+
+
+def test_the_option_settings_of_django_is_not_one_of_chancy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[str] = []
+    monkeypatch.setattr(WorkerCommand, "run", lambda _, words: given.extend(words))
+    argv = ["manage.py", "chancy_worker", "--queues", "a", "--settings", "shop.settings", "--burst"]
+    WorkerCommand().run_from_argv(argv)
+    assert given == ["--queues", "a", "--burst"]
 
 
 def test_a_sandbox_replaces_the_database() -> None:

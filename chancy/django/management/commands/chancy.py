@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Any, NoReturn
 
+import click
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 #: The application of the project, as commands import it.
@@ -20,8 +21,10 @@ class Command(BaseCommand):
     before: tuple[str, ...] = ()
 
     def run_from_argv(self, argv: list[str]) -> None:
-        # Options are chancy's, so Django does not parse them.
-        self.run(argv[2:])
+        # Django has applied --settings; all other options are chancy's.
+        own = CommandParser(add_help=False, allow_abbrev=False)
+        own.add_argument("--settings")
+        self.run(own.parse_known_args(argv[2:])[1])
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("words", nargs=argparse.REMAINDER)
@@ -35,6 +38,8 @@ class Command(BaseCommand):
         os.environ[_VARIABLE] = given or APPLICATION
         try:
             cli(words, prog_name="manage.py chancy", standalone_mode=False)
+        except click.ClickException as error:
+            raise CommandError(error.format_message(), returncode=error.exit_code) from None
         except SystemExit as end:
             if end.code:
                 raise CommandError("the command failed", returncode=int(end.code)) from None
