@@ -50,6 +50,7 @@ class BackgroundBroker:
         self._loop = BackgroundLoop(self._close)
         # By loop: those of a parent process must stay open there.
         self._made: dict[asyncio.AbstractEventLoop, tuple[Broker, JobWaiter]] = {}
+        self._opened: set[asyncio.AbstractEventLoop] = set()
         self._sql = Statements(schema)
         self._routed = routed
 
@@ -75,7 +76,10 @@ class BackgroundBroker:
             if loop not in self._made:
                 self._made[loop] = self._make()
             broker, waiter = self._made[loop]
-            await broker.open()
+            # Once: each attempt waits for the other brokers that cannot be reached.
+            if loop not in self._opened:
+                await broker.open()
+                self._opened.add(loop)
             return await work(broker, waiter)
         except asyncio.CancelledError:
             if not self._loop.closed:
@@ -86,7 +90,9 @@ class BackgroundBroker:
             raise BrokerUnavailable("the application was closed during a call") from None
 
     async def _close(self) -> None:
-        made = self._made.pop(asyncio.get_running_loop(), None)
+        loop = asyncio.get_running_loop()
+        made = self._made.pop(loop, None)
+        self._opened.discard(loop)
         try:
             if made is not None:
                 broker, waiter = made

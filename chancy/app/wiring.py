@@ -68,4 +68,4 @@ class Wiring:
 
 
 async def _opened(_: Broker) -> None:
-    """Nothing to do: the loop opens the broker before each call."""
+    """Nothing to do: the loop opens the broker before its first call."""

@@ -65,6 +65,26 @@ def test_a_wait_for_an_unreachable_broker_ends_at_the_close() -> None:
     assert given_up.cancelled()
 
 
+class Counted(Slow):
+    """A broker that counts how often it is opened."""
+
+    opened = 0
+
+    async def open(self) -> None:
+        self.opened += 1
+
+
+def test_calls_do_not_try_again_to_open_brokers_that_are_unavailable() -> None:
+    async def nothing(broker: Broker) -> None: ...
+
+    broker = Counted()
+    background = in_background(broker)
+    for _ in range(3):
+        background.run(nothing)
+    background.close()
+    assert broker.opened == 1
+
+
 class Stubborn(Slow):
     """A broker whose opening ends only when it is closed."""
 
