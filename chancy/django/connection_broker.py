@@ -11,14 +11,14 @@ from contextlib import asynccontextmanager
 from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
-from django.db import connections
+from django.db import ProgrammingError, connections
 from django.db.transaction import Atomic
 
 from chancy.app.app import Chancy
 from chancy.app.sync import SyncBroker
 from chancy.broker.contract import Broker
 from chancy.broker.values import Cancellation, PreparedJob
-from chancy.errors import ConfigurationError
+from chancy.errors import ConfigurationError, StatementFailed
 from chancy.fork_lock import ForkLock
 from chancy.job.definition import QueuedJob
 from chancy.postgres.broker import PostgresBroker
@@ -31,6 +31,7 @@ from chancy.postgres.push.bulk import gathered
 from chancy.postgres.push.statement import insertion, stand_ins
 from chancy.postgres.settle.settlements import Settlements
 from chancy.postgres.within import bind_sync, run_blocking
+from chancy.queue.queue import Queue
 from chancy.routing.router import RoutedBroker
 
 T = TypeVar("T")
@@ -83,21 +84,34 @@ class ConnectionBroker(PostgresBroker):
     async def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        return await self.push_many([jobs], within=within)
+        return self._insert(connections[self.alias] if within is None else within, jobs)
 
     async def push_many(
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
         if within is None:
-            with Atomic(self.alias, savepoint=False, durable=False):
+            # A savepoint: without one, an error would roll back the caller's transaction.
+            with Atomic(self.alias, savepoint=True, durable=False):
                 return await self.push_many(chunks, within=connections[self.alias])
-        fetch = bind_sync(within)
         found: dict[UUID, UUID] = {}
         for jobs in gathered(chunks):
-            if jobs:
-                statement, parameters = insertion(self.sql, jobs, new=False, guarded=False)
-                found |= stand_ins(self.sql, statement, fetch(statement, *parameters))
+            found |= self._insert(within, jobs)
         return found
+
+    def _insert(self, within: object, jobs: Sequence[PreparedJob]) -> Mapping[UUID, UUID]:
+        if not jobs:
+            return {}
+        statement, parameters = insertion(self.sql, jobs, new=False, guarded=False)
+        return stand_ins(self.sql, statement, bind_sync(within)(statement, *parameters))
+
+    async def queues(self, name: str | None = None) -> Sequence[Queue]:
+        """Read queues in a savepoint: the role of a web process may not be allowed to, and the
+        caller's transaction must survive the error."""
+        try:
+            with Atomic(self.alias, savepoint=True, durable=False):
+                return await super().queues(name)
+        except ProgrammingError as error:
+            raise StatementFailed(str(error)) from error
 
     async def cancel(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
         """As `PostgresBroker.cancel`, but leaves out jobs that another transaction has locked."""
@@ -152,21 +166,28 @@ class ConnectionCalls:
             return self._opened
 
     @property
-    def connection(self) -> object:
-        return connections[self.broker.alias]
+    def connection(self) -> object | None:
+        """Django's connection, unless it commits each statement at once."""
+        connection = connections[self.broker.alias]
+        return None if connection.get_autocommit() else connection
 
     def push(
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        return self.push_many([jobs], within=within)
+        if self._routed:
+            here = connections[self.broker.alias] if within is None else within
+            return self._background.push(jobs, within=here)
+        return run_blocking(self.broker.push(jobs, within=within))
 
     def push_many(
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        if self._routed:
-            here = self.connection if within is None else within
-            return self._background.push_many(chunks, within=here)
-        return run_blocking(self.broker.push_many(chunks, within=within))
+        if not self._routed:
+            return run_blocking(self.broker.push_many(chunks, within=within))
+        if within is not None:
+            return self._background.push_many(chunks, within=within)
+        with Atomic(self.broker.alias, savepoint=True, durable=False):
+            return self._background.push_many(chunks, within=connections[self.broker.alias])
 
     def run(self, work: Callable[[Broker], Awaitable[T]], *, waits: bool = False) -> T:
         if self._routed or waits:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.db import connections
+from django.test import override_settings
 from django_tasks import TaskResultStatus, default_task_backend
 from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
 from django_tasks.signals import task_enqueued, task_finished
 
-from chancy import JobError, JobFailed, State, WaitTimeout
+from chancy import DuplicateJob, Job, JobError, JobFailed, State, Unique, WaitTimeout
 from chancy.django import app
 from chancy.django.current import calls
 from chancy.django.testing import run_jobs
 from chancy.plugins.workflow import chain
+from chancy.postgres.schema import grants
+from chancy.postgres.schema.component import RoleKind
 from tests.integration.django_app import tasks
 from tests.support import django_project
+from tests.support.roles import roles
 from tests.support.sql import ask, count
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -67,6 +74,68 @@ def test_a_workflow_is_pushed_in_the_transaction(dsn: str) -> None:
             reference.sync_wait(0.05)
     finally:
         calls().close()
+
+
+def test_an_error_of_a_push_leaves_the_transaction_to_the_caller(dsn: str) -> None:
+    once = tasks.note.job(text="a").with_unique(Unique(key="a", on_conflict="raise"))
+
+    def jobs() -> Iterator[Job[None]]:
+        yield from (tasks.note.job(text="b") for _ in range(1_200))
+        raise LookupError
+
+    with transaction():
+        app().sync_push(once)
+        with pytest.raises(DuplicateJob):
+            app().sync_push(once)
+        with pytest.raises(LookupError):
+            app().sync_push_many(jobs())
+        app().sync_push(tasks.note.job(text="c"))
+    assert [text for (text,) in ask(dsn, "select arguments ->> 'text' from chancy.jobs")] == [
+        "a",
+        "c",
+    ]
+
+
+def test_a_push_outside_of_a_transaction_is_stored_when_it_returns() -> None:
+    def pushed() -> list[Any]:
+        flow: Any = chain("flow", tasks.note.job("a"))
+        many = app().sync_push_many([tasks.note.job("a")])
+        return [app().sync_push(tasks.note.job("a")), app().sync_push(flow), *many]
+
+    assert all(reference.stored for reference in pushed())
+    with transaction():
+        assert not any(reference.stored for reference in pushed())
+
+
+def test_a_role_that_may_not_read_queues_pushes_to_an_undeclared_one(dsn: str) -> None:
+    name = f"producer_{secrets.token_hex(4)}"
+    with roles(dsn, [name]):
+        grants.apply(dsn, "chancy", grants.statements(RoleKind.PRODUCER, name))
+        with transaction():
+            with connections["default"].cursor() as cursor:
+                cursor.execute(f"set local role {name}")
+            app().sync_push(tasks.note.job(text="a").with_queue(name))
+        assert count(dsn) == 1
+
+
+def test_a_bulk_push_of_several_brokers_is_one_transaction(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def jobs(number: int) -> Iterator[Job[None]]:
+        yield from (tasks.note.job(text="a") for _ in range(number))
+        if number > 1_000:
+            raise LookupError
+
+    monkeypatch.setenv("CHANCY_DSN", dsn)
+    with override_settings(CHANCY={"app": "tests.support.two_brokers:make"}):
+        try:
+            with pytest.raises(LookupError):
+                app().sync_push_many(jobs(1_200))
+            assert count(dsn) == 0
+            app().sync_push_many(jobs(2))
+            assert count(dsn) == 2
+        finally:
+            calls().close()
 
 
 def test_a_task_that_fails_is_tried_again_and_keeps_its_errors() -> None:
