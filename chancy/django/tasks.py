@@ -135,11 +135,16 @@ class ChancyBackend(BaseTaskBackend):
         """The result of a task, read on Django's connection, in its transaction.
 
         :raises TaskResultDoesNotExist: there is no such task, or no longer.
+        :raises UnreadablePayload: it is encrypted with a key that the application does not have.
         """
+        chancy = app()
         try:
-            found = app().sync_get_job(UUID(result_id))
+            found = chancy.sync_get_job(UUID(result_id))
         except ValueError:
             found = None
+        if found is not None and (payloads := chancy.hooks.payloads) is not None:
+            arguments = payloads.plain(found.func, found.arguments or {})
+            found = replace(payloads.job(found), arguments=arguments)
         task = None if found is None else _task_of(found, self.alias)
         if found is None or task is None:
             raise _Missing(result_id)

@@ -24,7 +24,7 @@ from psycopg.pq import TransactionStatus
 
 from chancy.app.app import Chancy
 from chancy.attempt.claim import Claim
-from chancy.attempt.outcome import Outcome, Raised, Returned
+from chancy.attempt.outcome import Outcome, Raised
 from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.values import WorkerRecord
 from chancy.context.context import CURRENT, JobContext, Progress
@@ -34,13 +34,19 @@ from chancy.django.current import app, calls
 from chancy.django.models import FiledLetter, FinishedJob, UnfinishedJob
 from chancy.errors import JobError, LeaseLost
 from chancy.executors.batches import split
-from chancy.executors.invocation import awaited, called_here, callee, raised, returned
+from chancy.executors.invocation import (
+    Callee,
+    awaited,
+    called_here,
+    callee,
+    raised,
+    returned,
+)
 from chancy.job.batching import ATTRIBUTE, Batching
 from chancy.job.definition import QueuedJob
 from chancy.postgres.settle.plugin_writes import PluginTransaction
 from chancy.postgres.within import run_blocking
 from chancy.results.reference import result_of
-from chancy.serialization.signature import Signature
 from chancy.states import State
 
 #: The default limit of attempts: jobs that push each other for ever must not hang a test.
@@ -94,6 +100,7 @@ class _TestRunner:
 
     def __init__(self, chancy: Chancy, broker: ConnectionBroker) -> None:
         self._chancy = chancy
+        self._payloads = chancy.hooks.payloads
         self._broker = broker
         self._worker_id = uuid.uuid4()
 
@@ -130,13 +137,15 @@ class _TestRunner:
             outcome = self._outcome(claim)
         if isinstance(outcome, Raised) and isinstance(outcome.error, KeyboardInterrupt):
             raise outcome.error  # Ctrl-C ends the test, not the job
-        if isinstance(outcome, Returned) and (items := self._items(claim)) is not None:
-            [outcome] = split(outcome, claim.func, [items], self._chancy.max_payload)
+        if self._payloads is not None:
+            outcome = self._payloads.outcome(claim, outcome)
         settlement = self._chancy.hooks.judge(claim, outcome)
         with Atomic(self._broker.alias, savepoint=True, durable=False):
             run_blocking(self._settle(settlement))
         found = run_blocking(self._broker.get([claim.id])).get(claim.id)
-        return found if found is not None and found.state.final else None
+        if found is None or not found.state.final:
+            return None
+        return found if self._payloads is None else self._payloads.job(found)
 
     @contextmanager
     def _savepoint(self) -> Generator[None]:
@@ -163,22 +172,25 @@ class _TestRunner:
             if settlement.state in hook.states and (batch := hook.wanted([settlement])):
                 await hook.write(tx, batch)
 
-    def _items(self, claim: Claim) -> int | None:
-        """How many items a job of a batch function has; None for another function."""
-        function = self._chancy.registry.find(claim.func)
-        batching: Batching | None = getattr(function, ATTRIBUTE, None)
-        if batching is None:
-            return None
-        arguments = Signature.of(function, claim.func).decode(claim.arguments)
-        return len(arguments[batching.parameter])
-
     def _outcome(self, claim: Claim) -> Outcome:
         began = perf_counter()
         try:
+            if self._payloads is not None:
+                claim = self._payloads.claim(claim)
             called = callee(claim.func, self._chancy.registry.find)
             arguments = called.signature.decode(claim.arguments)
+            batching: Batching | None = getattr(called.function, ATTRIBUTE, None)
+            items = None if batching is None else [len(arguments[batching.parameter])]
         except BaseException as error:
             return raised(error, began)
+        outcome = self._called(called, arguments, claim, began)
+        if items is not None:
+            [outcome] = split(outcome, claim.func, items, self._chancy.max_payload)
+        return outcome
+
+    def _called(
+        self, called: Callee, arguments: dict[str, Any], claim: Claim, began: float
+    ) -> Outcome:
         context = copy_context()
         context.run(CURRENT.set, JobContext(claim, _TestHost(self._chancy, self._broker)))
         limit = self._chancy.max_payload
@@ -197,6 +209,7 @@ class _TestHost:
 
     def __init__(self, chancy: Chancy, broker: ConnectionBroker) -> None:
         self.max_payload = chancy.max_payload
+        self._payloads = chancy.hooks.payloads
         self.completion = CompletionRef(_COMPLETION, broker.schema)
         self._broker = broker
 
@@ -205,6 +218,8 @@ class _TestHost:
         self.keep(attempt, json.dumps({"progress": note}))
 
     def keep(self, attempt: AttemptInfo, meta: str) -> _Written:
+        if self._payloads is not None:
+            meta = self._payloads.meta(attempt.func, meta)
         note = Note(attempt.id, attempt.lease, meta)
         stale = run_blocking(self._broker.update_meta([note]))
         return _Written(LeaseLost(f"job {attempt.id} has ended") if stale else None)

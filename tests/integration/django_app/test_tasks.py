@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
+from cryptography.fernet import Fernet
 from django.db import connections
 from django.test import override_settings
 from django_tasks import TaskResultStatus, default_task_backend
@@ -136,6 +137,17 @@ def test_a_bulk_push_of_several_brokers_is_one_transaction(
             assert count(dsn) == 2
         finally:
             calls().close()
+
+
+def test_encrypted_tasks_run_and_are_read(dsn: str) -> None:
+    encryption = {"chancy.encryption": {"keys": {"k1": Fernet.generate_key().decode()}}}
+    with override_settings(CHANCY={"plugins": encryption}):
+        result = tasks.add.enqueue(1, b=2)
+        app().sync_push(tasks.count.job(words=["tea"]))
+        assert count(dsn, "chancy.jobs where arguments ? '$chancy'") == 2
+        assert [done.result for done in run_jobs()] == [3, [3]]
+        result.refresh()
+        assert (result.args, result.kwargs, result.return_value) == ([1], {"b": 2}, 3)
 
 
 def test_a_task_that_fails_is_tried_again_and_keeps_its_errors() -> None:
