@@ -45,7 +45,7 @@ _STATES = {
     State.FAILED: "FAILURE",
     State.CANCELLED: "REVOKED",
 }
-#: What stands for any number of retries.
+#: The attempts of a task with an unlimited number of retries.
 _MOST_ATTEMPTS = 10_000
 _app: Chancy | None = None
 
@@ -67,14 +67,14 @@ def _as_uuid(id: str) -> UUID:
         return UUID(id)
     except ValueError:
         raise PushError(
-            f"the task id {shown(id)} is not a UUID, as the id of a job is; to push no second task "
-            "of a name, use a job with Unique(key=…)"
+            f"the task id {shown(id)} is not a UUID; to push a task once for a name of your own, "
+            "use a job with Unique(key=…)"
         ) from None
 
 
 def _check_times(countdown: float | None, eta: datetime | None) -> None:
     if countdown is not None and eta is not None:
-        raise TypeError("countdown= and eta= both say when the task starts: pass one of them")
+        raise TypeError("countdown= and eta= both set the start of the task: pass one of them")
 
 
 class AsyncResult:
@@ -89,7 +89,7 @@ class AsyncResult:
 
         :raises JobFailed: the task has failed for good.
         :raises JobCancelled: it was cancelled.
-        :raises WaitTimeout: it has not ended within ``timeout`` seconds.
+        :raises WaitTimeout: it has not finished within ``timeout`` seconds.
         """
         return self._reference.sync_result(timeout)
 
@@ -105,7 +105,7 @@ class AsyncResult:
     status = state
 
     def ready(self) -> bool:
-        """Whether it has ended."""
+        """Whether it has finished."""
         return self.state in ("SUCCESS", "FAILURE", "REVOKED")
 
     def successful(self) -> bool:

@@ -297,7 +297,7 @@ def parts(
         return iter([jobs])
     check_number(commit_every, "commit_every", 1)
     if within is not None:
-        raise PushError("commit_every does not go with within: its transaction is yours to commit")
+        raise PushError("commit_every cannot be combined with within: you commit that transaction")
     rest = iter(jobs)
     return (chain([first], islice(rest, commit_every - 1)) for first in rest)
 
@@ -309,7 +309,7 @@ def noting(stored: int) -> Generator[None]:
         yield
     except Exception as error:
         if stored:
-            error.add_note(f"{stored:,} jobs before these stay pushed, as commit_every says")
+            error.add_note(f"{stored:,} earlier jobs of this push are committed (commit_every)")
         raise
 
 

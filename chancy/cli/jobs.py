@@ -189,7 +189,7 @@ def why(target: CommandTarget, id: UUID, json_: bool) -> None:
 @click.option("--key", metavar="KEY", help="All jobs that are held on this key.")
 @as_json
 def release(target: CommandTarget, ids: tuple[UUID, ...], key: str | None, json_: bool) -> None:
-    """Release jobs that were pushed to be held. Exits 1 if one of them, or every one, was not.
+    """Release jobs on hold. Exits 1 if one of the ids is not on hold, or no job has the key.
 
     \b
     Example:
@@ -251,7 +251,7 @@ def retry(target: CommandTarget, bulk: BulkOptions, ids: tuple[UUID, ...]) -> No
 @click.argument("ids", type=click.UUID, nargs=-1, shell_complete=shell_completion.job_ids)
 @selecting
 def cancel(target: CommandTarget, bulk: BulkOptions, ids: tuple[UUID, ...]) -> None:
-    """Cancel waiting jobs, and ask running jobs to stop. Exits 1 if an id was neither.
+    """Cancel waiting jobs, and ask running jobs to stop. Exits 1 if a job is finished or unknown.
 
     \b
     Example:

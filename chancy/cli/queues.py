@@ -361,8 +361,8 @@ def declare(
 ) -> None:
     """Create a queue, or with --upsert change the settings that are given.
 
-    The other settings of an existing queue, its rules and its pause stay as they are; with another
-    executor, the concurrency and the options of the former one go. Exits 1 if the queue exists with
+    The other settings of an existing queue, its rules and its pause stay as they are; another
+    executor also resets the concurrency and the executor options. Exits 1 if the queue exists with
     other settings and --upsert is not given.
 
     \b
@@ -418,7 +418,7 @@ def pause(
         raise click.UsageError("--resume-at and --for exclude each other: pass one of them")
     if resume_at is not None and resume_at <= datetime.now(UTC):
         raise click.UsageError(
-            f"--resume-at: {output.cell(resume_at)} is over, so the queue would not be paused"
+            f"--resume-at: {output.cell(resume_at)} is past, so the queue would not be paused"
         )
     if for_s is not None:
         resume_at = datetime.now(UTC) + timedelta(seconds=for_s)

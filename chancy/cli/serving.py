@@ -150,8 +150,8 @@ async def _log_status(chancy: Chancy, worker: Worker, options: ServeOptions) -> 
 
 
 async def _log_unserved(chancy: Chancy, worker: Worker, options: ServeOptions) -> None:
-    """Log the queues that the command or functions name and that do not exist, and those of the
-    command that are not served: jobs would wait there without another word."""
+    """Log the queues of the command or of functions that do not exist, and those of the command
+    that this worker does not serve: their jobs would wait unnoticed."""
     known = {queue.name for queue in await chancy.get_queues()}
     named = set(options.queues or ()) - {"*"}
     for name in sorted((named | NAMED_QUEUES) - known):

@@ -131,7 +131,7 @@ class _TableAdmin(admin.ModelAdmin):
             return HttpResponseRedirect(request.path)
 
     def lookup_allowed(self, lookup: str, value: str, request: Any = None) -> bool:
-        # The answer to a lookup in a masked value would tell the value.
+        # The result of a lookup in a masked value would reveal the value.
         if lookup.partition("__")[0] in _LARGE:
             return False
         return bool(super().lookup_allowed(lookup, value, request))
@@ -181,8 +181,8 @@ class _TableAdmin(admin.ModelAdmin):
         if len(keys) > MAX_SELECTED:
             self.message_user(
                 request,
-                f"Only the first {MAX_SELECTED:,} were taken: repeat it for the others, or use "
-                "the command line for millions",
+                f"The action applies to the first {MAX_SELECTED:,} rows only: repeat it for the "
+                "others, or use the command line for millions",
                 messages.WARNING,
             )
         try:

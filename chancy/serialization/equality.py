@@ -124,7 +124,7 @@ def _found(one: Collection[object], other: Collection[object]) -> list[object]:
 
 
 def _on_clock(moment: datetime | time) -> object:
-    """Two datetimes of different zones are never equal while clocks go back."""
+    """The local time: aware datetimes of different zones are never equal in a repeated hour."""
     return moment.replace(tzinfo=None, fold=0)
 
 
@@ -138,5 +138,5 @@ def _held(cls: type) -> Callable[[object], tuple[object, ...]] | None:
         names = [*declared, "__pydantic_extra__", "__pydantic_private__"]
     else:
         return None
-    # With the class they are at least two: of one name the getter returns no tuple.
+    # The class is added because attrgetter returns a tuple only for two names or more.
     return operator.attrgetter(*names, "__class__")

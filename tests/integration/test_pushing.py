@@ -96,7 +96,7 @@ async def test_commit_every_keeps_the_parts_before_an_error(chancy: Chancy, dsn:
     some[22] = Job(func="no.such.function")
     with pytest.raises(PushError) as failed:
         await chancy.push_many(some, commit_every=10)
-    assert failed.value.__notes__ == ["20 jobs before these stay pushed, as commit_every says"]
+    assert failed.value.__notes__ == ["20 earlier jobs of this push are committed (commit_every)"]
     assert count(dsn) == 20
     async with chancy.transaction() as transaction:
         with pytest.raises(PushError, match="yours to commit"):

@@ -42,7 +42,7 @@ async def schema(examination: Examination) -> Sequence[Finding]:
     except ConfigurationError as error:
         return [Finding("schema", f"{error}", "create a database in UTF8", Severity.ERROR)]
     components = examination.chancy.hooks.components
-    # Outside a transaction: it asks again where a table is missing.
+    # Outside a transaction, which a missing table would abort.
     found = await tables.find_revisions(examination.store.fetch, examination.schema, components)
     try:
         status.check(found, examination.schema, components)
@@ -111,8 +111,8 @@ async def pooler(examination: Examination) -> Sequence[Finding]:
 
 
 async def _pool_mode(examination: Examination) -> str:
-    """The mode of the pooler in words, as far as it shows: whether one client meets the same
-    session of the server again while another client has a transaction."""
+    """The mode of the pooler in words: in session mode, a client has the same session of the server
+    again while another client has a transaction."""
     dsn, name = examination.store.dsn, "chancy doctor"
     try:
         async with asyncio.timeout(_MODE_S), AsyncExitStack() as stack:
@@ -128,7 +128,7 @@ async def _pool_mode(examination: Examination) -> str:
                     if others == pid or await one.fetch(_PID) != [(pid,)]:
                         return " in transaction mode: clients share the sessions of the server"
     except (TimeoutError, BrokerError):
-        return ", whose mode does not show"
+        return ", whose mode could not be determined"
     return " in session mode: each client keeps a session of the server"
 
 
@@ -237,7 +237,7 @@ async def sizes(examination: Examination) -> Sequence[Finding]:
         Finding(
             "sizes",
             f"jobs {megabytes(live)}, finished_jobs {megabytes(history)} with about {rows:,} rows, "
-            f"the database {megabytes(database)}; how full the disk is does not show in SQL",
+            f"the database {megabytes(database)}; SQL does not show how full the disk is",
         )
     ]
     for name, used in await examination.fetch("sequences"):

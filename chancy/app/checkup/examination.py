@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _STATEMENT_S = 4.0
 #: The most findings of one kind, and values in one finding.
 MOST_LISTED = 5
-#: Most seconds between the clocks of the server and of another machine: a time that a program
-#: computes for a job is by its own clock, and everything else is by the clock of the server.
+#: The most seconds by which a machine's clock may differ from the server's. A program computes the
+#: times of its jobs by its own clock; everything else uses the clock of the server.
 MOST_OFFSET_S = 2.0
 SQL = PluginSql("chancy.app.checkup", "jobs")
 

@@ -55,7 +55,7 @@ async def workers(examination: Examination) -> Sequence[Finding]:
 
 
 async def queues(examination: Examination) -> Sequence[Finding]:
-    """Queues whose due jobs no worker runs, or not for long."""
+    """Queues whose due jobs no worker runs, or have waited for too long."""
     async with examination.session() as session:
         waiting = dict(await backlogs(session, examination.schema))
     found: list[Finding] = []
@@ -168,7 +168,7 @@ async def partitions(examination: Examination) -> Sequence[Finding]:
         why = f"{names}: the jobs that finish then go to finished_jobs_default"
         found.append(Finding("partitions", why, "chancy prune"))
     if rows:
-        # Those of a day move to its partition when that is made.
+        # The rows of a day move to its partition when it is created.
         age = "" if today else ", of earlier days: they are deleted at their age"
         count = f"about {rows:,} row{'s' * (rows > 1)}"
         late = f"finished_jobs_default has {count}{age}"

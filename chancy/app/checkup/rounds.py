@@ -44,7 +44,7 @@ _OF_TABLES: Mapping[str, _Check] = {
     "functions": fleet.functions,
     "promotion": fleet.promotion,
 }
-#: Those of tables that every Postgres server has; the others are about the application as a whole.
+#: The checks of each Postgres server; the other ones are about the application as a whole.
 _OF_EACH_SERVER = ("bloat", "sizes", "partitions")
 
 
