@@ -28,7 +28,6 @@ from chancy.postgres.broker import PostgresBroker
 from chancy.queue.queue import DEFAULT_BROKER, check_declared
 from chancy.routing.router import RoutedBroker
 from chancy.states import FINISHED, UNFINISHED, WAITING, State
-from chancy.text import shown
 
 #: The maximum jobs that one statement changes, and the maximum rows that one statement reads.
 BATCH, _READ = 1_000, 10_000
@@ -235,11 +234,8 @@ class SelectedJobs:
     def _period(self, now: datetime) -> tuple[datetime | None, datetime]:
         """The earliest and the latest time of a job."""
         older, newer = self._wanted.older_than, self._wanted.newer_than
-        try:
-            since = None if newer is None else now - newer
-            return since, now if older is None else now - older
-        except OverflowError:
-            raise ConfigurationError(f"{shown(older or newer)} is too long ago") from None
+        since = None if newer is None else now - newer
+        return since, now if older is None else now - older
 
     async def _postgres(self, action: str) -> PostgresBroker:
         """The Postgres broker, or `ConfigurationError` if another broker may have matching jobs."""

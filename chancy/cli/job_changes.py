@@ -167,10 +167,7 @@ def move(target: CommandTarget, bulk: BulkOptions, to_queue: str) -> None:
       chancy job move --to-queue bulk-mail --queue mail --where tenant_id=42
     """
 
-    async def work(jobs: SelectedJobs, **how: Any) -> ChangedJobs:
-        return await jobs.move(to_queue, **how)
-
-    bulk.run(target, "move", "moved", work)
+    bulk.run(target, "move", "moved", lambda jobs, **how: jobs.move(to_queue, **how))
 
 
 @click.command()
@@ -190,10 +187,9 @@ def prioritize(target: CommandTarget, bulk: BulkOptions, priority: int) -> None:
       chancy job prioritize --priority 50 --queue mail --func send --older 10m
     """
 
-    async def work(jobs: SelectedJobs, **how: Any) -> ChangedJobs:
-        return await jobs.prioritize(priority, **how)
-
-    bulk.run(target, "prioritize", "prioritized", work)
+    bulk.run(
+        target, "prioritize", "prioritized", lambda jobs, **how: jobs.prioritize(priority, **how)
+    )
 
 
 @click.command()
@@ -217,10 +213,9 @@ def reschedule(
     if when is None or (delay is not None and run_at is not None):
         raise click.UsageError("pass either --delay or --run-at")
 
-    async def work(jobs: SelectedJobs, **how: Any) -> ChangedJobs:
-        return await jobs.reschedule(when, **how)
-
-    bulk.run(target, "reschedule", "rescheduled", work)
+    bulk.run(
+        target, "reschedule", "rescheduled", lambda jobs, **how: jobs.reschedule(when, **how)
+    )
 
 
 @click.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import importlib
 import os
@@ -18,6 +17,7 @@ import click
 
 from chancy.cli.exits import NO, code_of, complain
 from chancy.plugin.commands import OFFER
+from chancy.text import nearest
 
 #: The location and the help line of each command, so that `chancy --help` imports none of them.
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -166,8 +166,8 @@ def _warn_of_variables() -> None:
     for name in sorted(os.environ):
         if name.startswith("CHANCY_") and name not in VARIABLES and not _is_foreign(name):
             known = [one.removeprefix("CHANCY_") for one in VARIABLES]
-            near = difflib.get_close_matches(name.removeprefix("CHANCY_"), known, 1)
-            hint = f": did you mean CHANCY_{near[0]}?" if near else ""
+            near = nearest(name.removeprefix("CHANCY_"), known)
+            hint = f": did you mean CHANCY_{near}?" if near else ""
             complain(f"the variable {name} is not one of chancy's and has no effect{hint}")
 
 
@@ -187,8 +187,8 @@ def unknown(name: str) -> str:
             f"{message} The plugin {plugin} provides it: pass the --app of an application that "
             f"uses this plugin, or set CHANCY_PLUGINS={plugin}."
         )
-    near = difflib.get_close_matches(name, [*COMMANDS, *DEFAULT, *ELSEWHERE], 1)
-    return f"{message} Did you mean {near[0]!r}?" if near else message
+    near = nearest(name, [*COMMANDS, *DEFAULT, *ELSEWHERE])
+    return f"{message} Did you mean {near!r}?" if near else message
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

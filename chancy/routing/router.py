@@ -237,7 +237,7 @@ class RoutedBroker(JobLookups):
             check_part(name, self.brokers.all[name], part, None)
 
         # What the loop remembers must not be changed by another thread.
-        stored = _ignore if blocking else self._remember
+        stored = (lambda *_: None) if blocking else self._remember
         return PushPartitioning(chunks, self._placement.of, check, stored)
 
     def _remember(self, name: str, part: Sequence[PreparedJob]) -> None:
@@ -505,7 +505,3 @@ class RoutedSqlBroker(RoutedBroker):
             if isinstance(broker, LetterSource):
                 found.update(await broker.replay_letters(store, ids, new_ids, force=force))
         return found
-
-
-def _ignore(name: str, part: Sequence[PreparedJob]) -> None:
-    """Nothing to do."""
