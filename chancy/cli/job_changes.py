@@ -213,9 +213,7 @@ def reschedule(
     if when is None or (delay is not None and run_at is not None):
         raise click.UsageError("pass either --delay or --run-at")
 
-    bulk.run(
-        target, "reschedule", "rescheduled", lambda jobs, **how: jobs.reschedule(when, **how)
-    )
+    bulk.run(target, "reschedule", "rescheduled", lambda jobs, **how: jobs.reschedule(when, **how))
 
 
 @click.command()

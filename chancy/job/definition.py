@@ -10,7 +10,7 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
 from uuid import UUID
 
-from chancy.checks import check_queue_name
+from chancy.checks import check_instance, check_number, check_queue_name
 from chancy.errors import InvalidArguments, PushError
 from chancy.job.batching import ATTRIBUTE as BATCHING
 from chancy.job.batching import Batching
@@ -35,6 +35,8 @@ R = TypeVar("R")
 #: The key of a job's meta with the value that `Chancy.release` takes to release the job.
 HOLD = "hold"
 
+PRIORITIES = range(-100, 101)
+ATTEMPTS = range(1, 10_001)
 #: The default number of attempts of a job. With the default delays, they take about three weeks.
 DEFAULT_MAX_ATTEMPTS = 25
 
@@ -373,10 +375,20 @@ def _check_function(func: Callable[..., Any]) -> str:
 
 
 def _with_attempts(template: Job, retry: PolicyChoice | None, max_attempts: int | None) -> Job:
-    """The template of a function's jobs with its retry policy, capped by ``max_attempts``."""
+    """The template of a function's jobs with its retry policy, capped by ``max_attempts``.
+
+    :raises ConfigurationError: every push of such a job would be refused.
+    """
     if retry is not None:
         template = template.with_retry(retry)
-    return template if max_attempts is None else template.with_max_attempts(max_attempts)
+    if max_attempts is not None:
+        template = template.with_max_attempts(max_attempts)
+    where = f"job {template.func}"
+    check_number(template.priority, f"{where}: priority", PRIORITIES[0], PRIORITIES[-1])
+    check_number(template.max_attempts, f"{where}: max_attempts", ATTEMPTS[0], ATTEMPTS[-1])
+    if template.unique is not None:
+        check_instance(template.unique, Unique, f"{where}: unique", "pass Unique(…)")
+    return template
 
 
 @overload

@@ -10,11 +10,11 @@ from uuid import UUID
 from chancy.attempt.control import MAX_DELAY
 from chancy.checks import check_function_path, check_queue_name
 from chancy.errors import PushError
+from chancy.job.definition import ATTEMPTS as ATTEMPTS
 from chancy.job.definition import HOLD, Job
+from chancy.job.definition import PRIORITIES as PRIORITIES
 from chancy.text import shown
 
-PRIORITIES = range(-100, 101)
-ATTEMPTS = range(1, 10_001)
 #: The maximum characters of the key of a job on hold.
 MAX_HOLD = 200
 

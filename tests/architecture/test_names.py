@@ -61,7 +61,6 @@ SHARED = {
 #: Small modules that stay apart from their only importer, and why.
 APART = {
     "chancy/routing/clock_steps.py": "what it notices is not routing",
-    "chancy/django/management/commands/chancy.py": "a command of Django, named by its module",
     "chancy/testing/structure.py": "what migrations are compared by, for tests of others too",
     "plugins/dashboard/pages/audit_page.py": "one page, as the modules beside it",
     "plugins/redis/cli/commands.py": "loaded with click only",

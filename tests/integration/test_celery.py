@@ -32,8 +32,8 @@ def insist(self, text):  # type: ignore[no-untyped-def]
     return [self.name, text]
 
 
-@shared_task(bind=True)
-def price(self, net: Decimal) -> str:  # type: ignore[no-untyped-def]
+@shared_task(bind=True)  # type: ignore[untyped-decorator]
+def price(self: Any, net: Decimal) -> str:
     return str(net)
 
 

@@ -99,7 +99,7 @@ async def test_commit_every_keeps_the_parts_before_an_error(chancy: Chancy, dsn:
     assert failed.value.__notes__ == ["20 earlier jobs of this push are committed (commit_every)"]
     assert count(dsn) == 20
     async with chancy.transaction() as transaction:
-        with pytest.raises(PushError, match="yours to commit"):
+        with pytest.raises(PushError, match="cannot be combined with within"):
             await chancy.push_many(some, commit_every=10, within=transaction)
     with pytest.raises(ConfigurationError, match="commit_every=0 must be a whole number"):
         await chancy.push_many(some, commit_every=0)

@@ -268,6 +268,21 @@ def test_a_decorator_refuses_a_delay_that_is_none() -> None:
         job(delay=math.inf)(jobs.plain)
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"priority": 101}, "priority=101 must be a whole number"),
+        ({"max_attempts": 0}, "max_attempts=0 must be a whole number"),
+        ({"unique": "once"}, "unique='once' is not a Unique"),
+    ],
+)
+def test_a_decorator_refuses_settings_that_every_push_would_refuse(
+    settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        job(**settings)(jobs.plain)
+
+
 class Shop:
     def visit(self) -> None:
         """Not a job."""

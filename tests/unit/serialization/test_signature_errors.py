@@ -158,7 +158,7 @@ def test_an_error_in_a_validator_of_the_users_is_reported_with_its_cause() -> No
         (
             unpacked,
             {"item": 1},
-            r"\*\*keys\['item'\]: its annotation .*Unpack\[.* cannot be resolved \(NameError",
+            r"\*\*keys\['item'\]: its annotation .*Hidden.* cannot be resolved \(NameError",
         ),
         (lambda it: 0, {"it": {1}}, "JSON has no type for set"),
     ],
