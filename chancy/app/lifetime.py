@@ -33,7 +33,7 @@ class Lifetime:
         self._closed: asyncio.Event | None = None
 
     async def enter(self) -> None:
-        """Enter, until `leave`, unless this raises.
+        """Open the broker, unless it is open. Each call that returns needs a `leave`.
 
         :raises ConfigurationError: the application is open in another event loop, whose
             connections cannot be used in this one.
@@ -56,7 +56,7 @@ class Lifetime:
             raise
 
     async def leave(self) -> None:
-        """Leave, and close the broker at the last `leave`."""
+        """Undo one `enter`; the last call closes the broker."""
         self._inside -= 1
         if self._inside:
             return

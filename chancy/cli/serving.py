@@ -136,7 +136,7 @@ def _choose(chancy: Chancy, processors: Collection[str]) -> None:
 
 
 async def _log_status(chancy: Chancy, worker: Worker, options: ServeOptions) -> None:
-    """Log what is served and the broker, once it is known whether notifications arrive."""
+    """Log the served queues and the broker, once it is known whether notifications arrive."""
     why = await worker.why_polling()
     served = [_described(queue, options.concurrency) for queue in worker.served]
     logger.info(

@@ -1,8 +1,7 @@
 """Sizes for a planned load: what ``chancy bench --plan`` prints.
 
 The costs are medians of `python -m benchmarks.run --cases push,drain` and of steady loads on one
-server with two cores; docs/explanation/scaling.md says how they were measured, and what they leave
-out.
+server with two cores; see docs/explanation/scaling.md for the method and its limits.
 """
 
 from __future__ import annotations
@@ -96,8 +95,7 @@ class Load:
 
 
 def describe(load: Load) -> list[tuple[str, str, str]]:
-    """Rows of a table: the item, its size at the peak unless it says otherwise, and what it comes
-    from."""
+    """Rows of a table: the item, its size (at the peak, unless stated otherwise), and its basis."""
     peak = load.rate * PEAK
     running = max(1, math.ceil(peak * load.duration_s))
     processes = max(2, math.ceil(peak * _WORKER_S / _BUSY))

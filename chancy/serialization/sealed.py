@@ -21,7 +21,7 @@ def sealed(key: str, data: str) -> dict[str, Any]:
 
 
 def opened(value: Any) -> tuple[str, str, dict[str, Any]] | None:
-    """The id of the key of an encrypted value, the ciphertext, and what was added beside them.
+    """The id of the key of an encrypted value, the ciphertext, and the values added beside them.
 
     None for any other value.
     """
@@ -52,7 +52,7 @@ def stored_json(text: str) -> Any:
 
 
 def redaction(key: str) -> str:
-    """What people are shown in place of a ciphertext."""
+    """The text that is shown in place of a ciphertext."""
     return f"encrypted (key {key})"
 
 

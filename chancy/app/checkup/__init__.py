@@ -1,1 +1,1 @@
-"""Checks a database and its workers for what keeps jobs from running, for ``chancy doctor``."""
+"""Checks a database and its workers for problems that keep jobs from running, for ``chancy doctor``."""

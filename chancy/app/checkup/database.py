@@ -133,7 +133,7 @@ async def _pool_mode(examination: Examination) -> str:
 
 
 async def horizon(examination: Examination) -> Sequence[Finding]:
-    """What keeps dead rows from being removed."""
+    """The oldest snapshot, which keeps dead rows from being removed."""
     longest_s = examination.transaction_s
     for (
         kind,
@@ -166,7 +166,7 @@ async def horizon(examination: Examination) -> Sequence[Finding]:
 
 
 async def transactions(examination: Examination) -> Sequence[Finding]:
-    """Sessions whose transaction is open for long."""
+    """Sessions with a transaction that has been open for too long."""
     ((role, sees_all),) = await examination.fetch("visible")
     longest_s = examination.transaction_s
     rows = await examination.fetch("transactions", longest_s)

@@ -1,4 +1,4 @@
-"""The checks of the workers and the queues: who is alive, and which jobs no worker will run."""
+"""The checks of the workers and the queues: live workers, and jobs that no worker will run."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _queue(
     alive: Sequence[WorkerRecord],
     wait_s: float,
 ) -> Iterator[Finding]:
-    """What keeps the due jobs of one queue from running."""
+    """The problem that keeps the due jobs of one queue from running, if there is one."""
     oldest = "" if backlog.oldest_s is None else f", the oldest for {elapsed(backlog.oldest_s)}"
     many = "due job waits" if backlog.pending == 1 else "due jobs wait"
     jobs = f"queue {name!r}: {backlog.shown} {many}{oldest}"

@@ -1,5 +1,5 @@
--- What each worker runs: queue, function, the number of jobs, and the seconds since the first of them
--- was claimed, of up to 10,001 running jobs. Index: jobs_running. No locks. Safe to repeat.
+-- Up to 10,001 running jobs by worker, queue and function: their number, and the seconds since the
+-- first of them was claimed. Index: jobs_running. No locks. Safe to repeat.
 select
   r.worker_id, r.queue, r.func, count(*),
   (extract(epoch from clock_timestamp()) - extract(epoch from min(r.claimed_at)))::float8

@@ -1,4 +1,4 @@
--- What holds the horizon of this database: the session, prepared transaction, replication slot or
+-- The holder of the horizon of this database: the session, prepared transaction, replication slot or
 -- replica with the oldest snapshot, behind which no dead row can be removed. Reads the views of the
 -- server. No locks. Safe to repeat.
 select

@@ -1,7 +1,7 @@
--- Of the partitions of today and tomorrow (UTC) those that are missing, by their names, which of a day
--- with partitions by the hour are those of its hours; whether any of today's is; and about how many
--- rows are in the default partition, by the statistics of the server, which every role may read. No
--- locks. Safe to repeat.
+-- The names of the missing partitions of today and tomorrow (UTC), one for each hour of a day that has
+-- partitions by the hour; whether one of today's is missing; and the approximate number of rows in the
+-- default partition, from the statistics of the server, which every role may read. No locks. Safe to
+-- repeat.
 with children (name) as (
   select c.relname::text
   from pg_catalog.pg_inherits as i
