@@ -178,7 +178,7 @@ def as_time(at: datetime | timedelta | float | None, name: str) -> datetime | ti
         try:
             return timedelta(seconds=at)
         except (OverflowError, ValueError) as error:
-            raise PushError(f"{name}={at!r} seconds is not a delay: {error}") from None
+            raise PushError(f"{name}={shown(at)} seconds is not a delay: {error}") from None
     if name == "delay" and not isinstance(at, datetime | timedelta | None):
         raise PushError(f"delay={shown(at)} must be a timedelta or a number of seconds")
     return at

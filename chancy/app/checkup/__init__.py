@@ -1,1 +1,1 @@
-"""Checks a database and its workers for problems that keep jobs from running, for ``chancy doctor``."""
+"""Checks of a database and of its workers, for ``chancy doctor``."""

@@ -167,6 +167,11 @@ def test_seconds_that_are_no_delay(seconds: float) -> None:
         Job(func="shop.work").with_delay(seconds)
 
 
+def test_a_delay_with_too_many_digits_to_print_is_refused() -> None:
+    with pytest.raises(PushError, match="delay=int that cannot be shown seconds"):
+        Job(func="shop.work").with_delay(10**5_000)
+
+
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "naive": ({"run_at": datetime(2030, 1, 1)}, "has no time zone"),  # noqa: DTZ001
     "too-far": ({"run_at": MAX_DELAY + timedelta(1)}, "is more than 365,000 days"),
