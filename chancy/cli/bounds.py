@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -74,18 +74,12 @@ _OPTIONS = (
 def bounded(function: Callable[..., None]) -> Callable[..., None]:
     """Add the limit and executor options; pass ``limits`` and ``options`` to the command.
 
-    The command needs the parameter ``executor``.
-
-    :raises ConfigurationError: a value is invalid, or an option belongs to another executor.
+    The options are a dict of those that are given, for `options_of`.
     """
 
     @functools.wraps(function)
     def command(
-        *args: Any,
-        executor: str,
-        time_limit: float | None,
-        memory_limit: int | None,
-        **kwargs: Any,
+        *args: Any, time_limit: float | None, memory_limit: int | None, **kwargs: Any
     ) -> None:
         limits: list[Limit] = []
         if time_limit is not None:
@@ -94,12 +88,19 @@ def bounded(function: Callable[..., None]) -> Callable[..., None]:
             limits.append(Limit.memory(memory_limit))
         given = {name: kwargs.pop(name) for name in OPTIONS}
         named = {n: value for n, value in given.items() if value is not None and value is not False}
-        options = decode_options(json.dumps(named), executor) if named else None
-        function(*args, executor=executor, limits=tuple(limits), options=options, **kwargs)
+        function(*args, limits=tuple(limits), options=named, **kwargs)
 
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+def options_of(given: Mapping[str, Any], executor: str) -> ExecutorOptions | None:
+    """The options of an executor; None if none is given.
+
+    :raises ConfigurationError: a value is invalid, or an option belongs to another executor.
+    """
+    return decode_options(json.dumps(given), executor) if given else None
 
 
 def plain_options(options: ExecutorOptions | None) -> dict[str, Any]:

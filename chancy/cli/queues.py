@@ -361,7 +361,7 @@ def declare(
 ) -> None:
     """Create a queue, or with --upsert change the settings that are given.
 
-    The other settings of an existing queue, its rules and its pause stay as they are; another
+    The other settings of an existing queue, its limits, rules and pause stay as they are; another
     executor also resets the concurrency and the executor options. Exits 1 if the queue exists with
     other settings and --upsert is not given.
 
@@ -370,9 +370,9 @@ def declare(
       chancy queue declare video --tag 'gpu=.*' --concurrency 1 --upsert
       chancy queue declare reports --time-limit 600 --memory-limit 512 --max-jobs 100
     """
-    wanted = Queue(name=name, tags=frozenset(tags), **settings)
+    settings["tags"] = frozenset(tags)
     given = _given(click.get_current_context()) if upsert else None
-    wanted, stored = target.run(lambda chancy: _declare(chancy, wanted, given))
+    wanted, stored = target.run(lambda chancy: _declare(chancy, name, settings, given))
     if json_:
         output.script(_facts(stored))
     differs = {
@@ -418,7 +418,7 @@ def pause(
         raise click.UsageError("--resume-at and --for exclude each other: pass one of them")
     if resume_at is not None and resume_at <= datetime.now(UTC):
         raise click.UsageError(
-            f"--resume-at: {output.cell(resume_at)} is past, so the queue would not be paused"
+            f"--resume-at: {output.cell(resume_at)} is over, so the queue would not be paused"
         )
     if for_s is not None:
         resume_at = datetime.now(UTC) + timedelta(seconds=for_s)
@@ -466,24 +466,36 @@ def _given(context: click.Context) -> Set[str]:
     }
 
 
-async def _declare(chancy: Chancy, wanted: Queue, given: Set[str] | None) -> tuple[Queue, Queue]:
+async def _declare(
+    chancy: Chancy, name: str, settings: Mapping[str, Any], given: Set[str] | None
+) -> tuple[Queue, Queue]:
     """Declare a queue, or change the given settings of an existing one; None: change none.
 
     Returns the queue as declared, and as it stands.
     """
-    if given is not None:
-        for existing in await chancy.get_queues():
-            if existing.name == wanted.name:
-                wanted = _changed(existing, wanted, given)
+    queues = () if given is None else await chancy.get_queues()
+    existing = next((queue for queue in queues if queue.name == name), None)
+    if existing is None or given is None:
+        options = bounds.options_of(settings["options"], settings["executor"])
+        wanted = Queue(name=name, **{**settings, "options": options})
+    else:
+        wanted = _changed(existing, settings, given)
     return wanted, await chancy.declare(wanted, upsert=given is not None)
 
 
-def _changed(existing: Queue, wanted: Queue, given: Set[str]) -> Queue:
-    """An existing queue with some settings of another one."""
-    if wanted.executor != existing.executor and "executor" in given:
-        given |= {"concurrency", "options"}
-    settings: dict[str, Any] = {name: getattr(wanted, name) for name in given}
-    return replace(existing, **settings)
+def _changed(existing: Queue, settings: Mapping[str, Any], given: Set[str]) -> Queue:
+    """An existing queue with the given settings. Its other limits and options stay."""
+    changes = {name: settings[name] for name in given}
+    executor = changes.get("executor", existing.executor)
+    options = dict(settings["options"])
+    if executor == existing.executor:
+        options = {**bounds.plain_options(existing.options), **options}
+    else:
+        changes["concurrency"] = settings["concurrency"]
+    changes["options"] = bounds.options_of(options, executor)
+    limits = {limit.type: limit for limit in (*existing.limits, *settings["limits"])}
+    changes["limits"] = tuple(limits.values())
+    return replace(existing, **changes)
 
 
 def _report(done: bool, name: str, change: str, *, json_: bool) -> None:

@@ -14,7 +14,7 @@ from psycopg import sql
 
 from chancy import Chancy, Limit, Queue
 from chancy.postgres.schema import migrate as tables
-from chancy.queue.executor_options import AsyncOptions, ThreadOptions
+from chancy.queue.executor_options import AsyncOptions, ProcessOptions, ThreadOptions
 from chancy.queue.rules import FairShare, GlobalConcurrency, RateLimit
 from tests.support.command import inside
 from tests.support.sql import ask
@@ -82,12 +82,25 @@ async def test_upsert_changes_the_given_settings_alone() -> None:
         await chancy.declare(queue, upsert=True)
         for options, expected in (
             (["--concurrency=4"], queue := replace(queue, concurrency=4)),
+            (["--grace=2"], queue := replace(queue, options=AsyncOptions(grace_s=2))),
             (["--executor=thread", "--cooperative"],
              replace(queue, executor="thread", concurrency=None, options=polite)),
         ):  # fmt: skip
             command = ["queue", "declare", "mail", *options, "--upsert"]
             await asyncio.to_thread(inside, *command, dsn=DSN)
             assert expected in await chancy.get_queues()
+
+
+async def test_upsert_keeps_the_other_limits_and_options() -> None:
+    memory = Limit.memory(2**29)
+    queue = Queue("heavy", limits=(Limit.time(9), memory), options=ProcessOptions(max_jobs=5))
+    async with Chancy(DSN) as chancy:
+        await chancy.declare(queue)
+        command = ["queue", "declare", "heavy", "--time-limit=60", "--grace=1", "--upsert"]
+        await asyncio.to_thread(inside, *command, dsn=DSN)
+        [stored] = [one for one in await chancy.get_queues() if one.name == "heavy"]
+    assert stored.limits == (Limit.time(60), memory)
+    assert stored.options == ProcessOptions(max_jobs=5, grace_s=1)
 
 
 def test_queue_list_shows_rules() -> None:
