@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -60,9 +60,11 @@ def compare(one: object, other: object, named: Collection[type]) -> None:
             return
         if cls is datetime and _same_datetime(cast("Any", one), cast("Any", other)):
             return
+        if cls is dict and _same_order(cast("Any", one), cast("Any", other), named):
+            return
         if held := _held(cast("Any", cls)):
             try:
-                _compare_all(held(one)[:-1], held(other)[:-1], named)
+                _compare_all(held(one), held(other), named)
             except AttributeError:
                 raise Difference(one) from None
             return
@@ -102,16 +104,28 @@ def _require(same: object, part: object) -> None:
 
 def _compare_all(one: Sequence[object], other: Sequence[object], named: Collection[type]) -> None:
     types = [*map(type, one)]
-    if types == [*map(type, other)] and _SIMPLE.issuperset(types) and one == other:
-        return
+    if types == [*map(type, other)]:
+        left, right = [*one], [*other]
+        for at, cls in enumerate(types):
+            if cls not in _SIMPLE:
+                compare(left[at], right[at], named)
+                left[at] = right[at] = None
+        if left == right:  # all others at once: a comparison of each takes three times as long
+            return
     _require(len(one) == len(other), one)
-    for cls, item, back in zip(types, one, other, strict=True):
-        if cls is type(back):  # a call takes 0.25 µs
-            if cls in _SIMPLE and item == back:
-                continue
-            if cls is datetime and _same_datetime(cast("Any", item), cast("Any", back)):
-                continue
+    for item, back in zip(one, other, strict=True):
         compare(item, back, named)
+
+
+def _same_order(
+    one: dict[object, object], other: dict[object, object], named: Collection[type]
+) -> bool:
+    """Compare dicts if they have equal keys in the same order; returns whether they have."""
+    keys, back = [*one], [*other]
+    if keys != back:
+        return False
+    _compare_all([*keys, *one.values()], [*back, *other.values()], named)
+    return True
 
 
 def _found(one: Collection[object], other: Collection[object]) -> list[object]:
@@ -130,13 +144,14 @@ def _on_clock(moment: datetime | time) -> object:
 
 @lru_cache(maxsize=1_000)
 def _held(cls: type) -> Callable[[object], tuple[object, ...]] | None:
-    """Return a getter of the fields of a dataclass or a model of pydantic, and of its class."""
-    names: Iterable[str]
+    """Return a getter of the fields of a dataclass or a model of pydantic."""
+    names: list[str]
     if is_dataclass(cls):
         names = [one.name for one in fields(cls)]
     elif isinstance(declared := getattr(cls, "__pydantic_fields__", None), dict):
         names = [*declared, "__pydantic_extra__", "__pydantic_private__"]
     else:
         return None
-    # The class is added because attrgetter returns a tuple only for two names or more.
-    return operator.attrgetter(*names, "__class__")
+    if len(names) < 2:  # attrgetter needs a name, and returns a tuple only for two or more
+        names = (names or ["__class__"]) * 2
+    return operator.attrgetter(*names)

@@ -129,6 +129,11 @@ class Point:
 
 
 @dataclass
+class Nothing:
+    """Without fields."""
+
+
+@dataclass
 class Point3(Point):
     z: float = 0.0
 

@@ -97,6 +97,7 @@ VALUES: list[tuple[Any, Any, str]] = [
     (orders.Address, {"street": "s", "since": date(2030, 1, 1)},
      '{"street":"s","since":"2030-01-01"}'),
     (orders.Span, orders.Span(date(2030, 1, 1), 3), '["2030-01-01",3]'),
+    (orders.Nothing, orders.Nothing(), "{}"),
     (Point, Point(1.5, 2.0), '{"x":1.5,"y":2.0,"at":null}'),
     (
         Line,
