@@ -21,7 +21,7 @@ from chancy.text import nearest
 
 #: The location and the help line of each command, so that `chancy --help` imports none of them.
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "bench": ("chancy.cli.bench:bench", "Run the benchmarks of a checkout."),
+    "bench": ("chancy.cli.bench:bench", "Print the sizes for a planned load."),
     "demo": (
         "chancy.cli.demo.command:demo",
         "Index Python's standard library on a private server.",

@@ -278,7 +278,7 @@ def _own(path: str) -> str:
 
 
 #: Commands whose options of these names are their own.
-_OWN = ("chancy demo", "chancy bench")
+_OWN = ("chancy demo",)
 
 
 def test_no_command_is_made_up() -> None:
