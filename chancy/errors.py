@@ -1,33 +1,6 @@
-"""Every error that chancy raises.
+"""Every error that chancy raises. docs/reference/errors.md has them as a tree.
 
-ChancyError
-├── ConfigurationError      a setting, name, DSN or queue is invalid; nothing was written
-│   └── SchemaMismatch      the database is behind or ahead of this version of chancy
-├── PushError               a job was rejected before anything was written
-│   ├── InvalidArguments    the arguments do not fit the function, or JSON cannot hold them
-│   ├── PayloadTooLarge     the arguments or meta are over the limit
-│   └── DuplicateJob        another job holds the unique key, and on_conflict is "raise"
-├── JobError
-│   ├── JobFailed           result() of a job that failed for good
-│   ├── JobCancelled        result() of a job that was cancelled
-│   ├── UnknownFunction     the function is not registered, and the worker may not import it
-│   │   └── UnknownVersion  the arguments have a later version than the function
-│   ├── ImportTimeout       the module of the function took too long to import
-│   ├── UnsupportedLimit    the executor of the queue cannot enforce the limit
-│   ├── NoCurrentJob        current_job() was called outside a job
-│   ├── InvalidResult       the result does not fit its annotation, or JSON cannot hold it
-│   ├── UnreadablePayload   arguments or a result are encrypted, and the key is not known here
-│   ├── InvalidAnswer       a Snooze, Cancel or Retry has an invalid value
-│   ├── InvalidCheckpoint   a checkpoint cannot be run or stored
-│   ├── LeaseLost           this attempt no longer owns the job
-│   └── WaitTimeout         the job did not finish within the timeout
-└── BrokerError             a call to the store failed
-    ├── BrokerUnavailable   no connection, or it broke; the outcome of the call is unknown
-    │   └── NotOpen         the broker is not open; nothing was sent
-    ├── RowsLocked          rows of jobs are locked; all other settlements are stored
-    └── StatementFailed     the server rejected the statement; nothing of it was stored
-
-Interrupted, which is raised in a job to stop it, is neither a ChancyError nor an Exception.
+`Interrupted`, which is raised in a job to stop it, is neither a `ChancyError` nor an `Exception`.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class RecentFailure:
     retried: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FunctionActivity:
     """The jobs of one function among those that finished last."""
 
@@ -162,7 +162,7 @@ class Lookout:
             workers=workers,
             running=running,
             failures=_failures(json.loads(failures or "[]"), retrying),
-            functions=[_function(row) for row in json.loads(functions or "[]")],
+            functions=[FunctionActivity(*row) for row in json.loads(functions or "[]")],
             capped=_capped(running, others),
             away=away,
         )
@@ -236,10 +236,3 @@ def _failures(ended: Sequence[Row], retrying: Sequence[Row]) -> Sequence[RecentF
         for func, queue, ago_s, error, message in rows
     ]
     return sorted(found, key=lambda one: one.ago_s)[:_MOST_FAILURES]
-
-
-def _function(row: Row) -> FunctionActivity:
-    func, jobs, failed, mean_s, longest_s = row
-    return FunctionActivity(
-        func=func, jobs=jobs, failed=failed, mean_s=float(mean_s), longest_s=float(longest_s)
-    )

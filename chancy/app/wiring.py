@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -60,12 +61,8 @@ class Wiring:
         routed = bool(self._factories)
         sync = BackgroundBroker(lambda: self.make(make_control()), schema, routed=routed)
         try:
-            sync.run(_opened)
+            sync.run(lambda _: asyncio.sleep(0))  # the loop opens the broker before its first call
         except BaseException:
             sync.close()
             raise
         return sync
-
-
-async def _opened(_: Broker) -> None:
-    """Nothing to do: the loop opens the broker before its first call."""

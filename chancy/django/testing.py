@@ -34,14 +34,7 @@ from chancy.django.current import app, calls
 from chancy.django.models import FiledLetter, FinishedJob, UnfinishedJob
 from chancy.errors import JobError, LeaseLost
 from chancy.executors.batches import split
-from chancy.executors.invocation import (
-    Callee,
-    awaited,
-    called_here,
-    callee,
-    raised,
-    returned,
-)
+from chancy.executors.invocation import Callee, awaited, called_here, callee, raised, returned
 from chancy.job.batching import ATTRIBUTE, Batching
 from chancy.job.definition import QueuedJob
 from chancy.postgres.settle.plugin_writes import PluginTransaction
