@@ -218,7 +218,8 @@ def with_target(command: click.Command) -> click.Command:
     return made
 
 
-class DatetimeType(click.ParamType[datetime]):
+# Not generic before click 8.4.
+class DatetimeType(click.ParamType):  # type: ignore[type-arg]
     """A datetime with a time zone, in ISO 8601."""
 
     name = "datetime"

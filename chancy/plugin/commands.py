@@ -121,7 +121,8 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 7 * 86_
 _AGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([smhdw]?)")
 
 
-class Age(click.ParamType[timedelta]):
+# Not generic before click 8.4.
+class Age(click.ParamType):  # type: ignore[type-arg]
     """An option type: an age as a number of seconds, or as a number with a unit."""
 
     name = "age"

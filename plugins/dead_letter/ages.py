@@ -17,7 +17,8 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(?:/([smhd]))?")
 
 
-class Rate(click.ParamType[float]):
+# Not generic before click 8.4.
+class Rate(click.ParamType):  # type: ignore[type-arg]
     """A rate: jobs a second, or a number with another unit of time."""
 
     name = "rate"
