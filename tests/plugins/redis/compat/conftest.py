@@ -1,4 +1,4 @@
-"""Programs: of streams, on a server alone and a cluster, and of fennel."""
+"""Servers for programs with streams, and a program of fennel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shop(
     dsn: str,
     redis_url: str,
 ) -> Iterator[Shop]:
-    """The program with the settings of the module, and those of `with_settings`."""
+    """The program with the settings of the module and of `with_settings`."""
     settings: dict[str, str] = getattr(request.module, "SETTINGS", {})
     settings = settings | getattr(request, "param", {})
     yield from opened(monkeypatch, tmp_path, dsn, redis_url, **settings)

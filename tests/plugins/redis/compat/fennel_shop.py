@@ -45,25 +45,25 @@ def fail(message: str) -> None:
 
 @app.task(name="short", retries=0)
 def named() -> None:
-    """Has a name of its own."""
+    """Has a custom name."""
 
 
 @app.task(retries=0)
 def odd_words() -> None:
-    """Fails with more than a message."""
+    """Fails with several arguments."""
     raise ValueError(1, {"a": [None, "two"]}, b"3")
 
 
 @app.task(retries=3)
 def count(file: str) -> None:
-    """Fails, and says so in a file."""
+    """Fails, and writes a note into the file."""
     note(file)
     raise ValueError("again")
 
 
 @app.task(retries=3)
 def until(file: str, succeeds: str) -> str:
-    """Fails until there is a file."""
+    """Fails until a file exists."""
     note(file)
     if not Path(succeeds).exists():
         raise ValueError("not yet")
@@ -72,13 +72,13 @@ def until(file: str, succeeds: str) -> str:
 
 @app.task(retries=0)
 def odd() -> Any:
-    """Returns what JSON has not."""
+    """Returns a value that JSON lacks."""
     return object()
 
 
 @app.task(retries=3)
 def much(file: str) -> str:
-    """Returns more than is stored."""
+    """Returns more bytes than the limit."""
     note(file)
     return "x" * 2_000_000
 
@@ -90,7 +90,7 @@ class Unprintable(Exception):
 
 @app.task(retries=0)
 def odd_failure() -> None:
-    """Fails with what can be neither stored nor printed."""
+    """Fails with a value that can be neither stored nor printed."""
     raise Unprintable(object())
 
 
@@ -109,7 +109,7 @@ def slow(file: str, seconds: float) -> None:
 
 @app.task
 def gate(file: str) -> None:
-    """Runs until it is let go."""
+    """Runs until the test releases it."""
     note(file)
     eventually_sync(Path(f"{file}.open").exists)
 

@@ -1,4 +1,4 @@
-"""Workers of `fennel_shop` in processes of their own, and that program here."""
+"""Workers of `fennel_shop` in separate processes, and the program in this one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ APP = "tests.plugins.redis.compat.fennel_shop"
 
 
 class Shop:
-    """The program with its settings, here and in workers."""
+    """The program with its settings, in this process and in workers."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder = folder
@@ -34,13 +34,13 @@ class Shop:
     @contextmanager
     def worker(self, *options: str, processes: int = 0) -> Generator[Started]:
         words = command("worker", "--app", f"{APP}:app", "--processes", processes)
-        # Some tests wait for the death of one; one that lives may be silent for a second.
+        # Some tests wait until a worker is presumed dead; a live one may miss a second.
         words += ["--heartbeat", "0.2", "--heartbeat-timeout", "2", *options]
         with started(words, cwd=self.folder, env=self.environment) as process:
             try:
                 yield process
             finally:
-                sys.stdout.write(process.log)  # shown where a test fails
+                sys.stdout.write(process.log)  # shown if a test fails
 
     @contextmanager
     def serving(self) -> Generator[None]:
@@ -48,7 +48,7 @@ class Shop:
         app, stack = self.program.app, AsyncExitStack()
 
         async def start(_: Chancy) -> None:
-            # Commands of a test open the application that `app()` returns.
+            # The commands of a test open the application that `app()` returns.
             chancy = await stack.enter_async_context(app._make())
             worker = Worker(
                 chancy, queues=[app.name], heartbeat_s=0.2, heartbeat_timeout_s=30.0,
@@ -85,7 +85,7 @@ class Shop:
         return found
 
     def notes(self, name: str) -> list[tuple[str, int]]:
-        """What tasks have said in a file: a word, and the process."""
+        """The notes of tasks in the file: a word, and the process."""
         path = self.folder / name
         if not path.exists():
             return []
@@ -94,7 +94,7 @@ class Shop:
 
 
 def with_settings(**settings: str) -> pytest.MarkDecorator:
-    """For the fixture of the program."""
+    """The program, for the fixture."""
     return pytest.mark.parametrize("shop", [settings], indirect=True, ids=["set"])
 
 
@@ -103,7 +103,7 @@ def opened(
 ) -> Iterator[Shop]:
     """The program with settings of the environment; its connections are closed at the end."""
     environment = {"CHANCY_DSN": dsn, "FENNEL_REDIS_URL": redis_url, "PYTHONPATH": str(ROOT)}
-    # A busy machine takes seconds for the start of a worker, too.
+    # On a busy machine the start of a worker also takes seconds.
     settings = {"task_timeout": "30"} | settings
     environment |= {f"FENNEL_{name.upper()}": value for name, value in settings.items()}
     for name, value in environment.items():

@@ -41,7 +41,7 @@ class Loop(Task):
 
 
 class Sleeper(Task):
-    """Sees to nothing but itself, and is thrown out."""
+    """Ignores the stop request, and is interrupted."""
 
     NAME = "sleeper"
 

@@ -39,7 +39,7 @@ def check_that_bad_jobs_hurt_no_other(shop: Shop) -> None:
     with pytest.raises(TaskFailed, match="Unprintable"):
         shop.program.odd_failure.delay().get()
 
-    # A task that the worker does not know: it is left to others, for a while.
+    # A task that the worker does not have: it is released for others, for a while.
     def unknown(a: int) -> None:
         """Never called."""
 
@@ -210,7 +210,7 @@ def handed_on(app: App, id: str) -> bool:
 
 @pytest.mark.row("F32")
 def test_a_record_that_is_gone_hurts_no_other(shop: Shop, redis_url: str) -> None:
-    """Somebody has deleted it: its place in the queue leads nowhere."""
+    """Its record was deleted, and its id is still queued."""
     lost, other = [shop.program.echo.delay(value=n) for n in range(2)]
     with closing(redis.Redis.from_url(redis_url)) as client:
         assert client.delete(b"{shop:jobs:0}:j:" + UUID(lost.uuid).bytes) == 1
@@ -261,7 +261,7 @@ def test_modules_are_found_by_a_pattern(
 @pytest.mark.row("F23", "F24")
 @with_settings(retry_backoff="tests.plugins.redis.compat.fennel_shop.soon")
 def test_due_jobs_run_in_time_and_not_before(shop: Shop) -> None:
-    """A second after its first attempt failed: as many as there were attempts."""
+    """One second after the first attempt: as many seconds as attempts."""
     program = shop.program
     x = program.count.delay(str(shop.folder / "notes"))
     with shop.serving():
@@ -274,7 +274,7 @@ def test_due_jobs_run_in_time_and_not_before(shop: Shop) -> None:
 
 
 def sweep_of(app: App) -> float:
-    """How often workers look for jobs of those that are gone."""
+    """The interval of sweeps for jobs of dead workers."""
     [recovery] = [one for one in app.chancy.hooks.plugins if isinstance(one, Recovery)]
     return recovery.sweep_s
 

@@ -94,7 +94,7 @@ def test_dead_letters_are_read_and_replayed_once(shop: Shop) -> None:
 
 
 def fail_all(shop: Shop) -> None:
-    """Let a worker fail the jobs that wait, and end before it has archived or filed them."""
+    """Run a worker that fails the waiting jobs, and ends before they are archived or filed."""
 
     async def work(chancy: Chancy) -> None:
         assert isinstance(chancy.broker, RoutedBroker)
@@ -200,13 +200,13 @@ def test_the_command_line_reads_all_dead_letters(
 
 
 def forget(shop: Shop, id: str) -> None:
-    """Have Redis no longer know of a job."""
+    """Delete a job from Redis."""
     with closing(redis.Redis.from_url(shop.environment["FENNEL_REDIS_URL"])) as client:
         assert client.delete(b"{shop:jobs:0}:j:" + UUID(id).bytes) == 1
 
 
 def check_what_it_became(shop: Shop, x: AsyncResult) -> None:
-    """It is kept no longer than any other that has succeeded."""
+    """The new job is kept no longer than any other succeeded job."""
     app = shop.program.app
     became = state.get_job(app, x.uuid)
     assert (became.status, became.return_value) == ("SUCCESS", "at last")
@@ -219,7 +219,7 @@ def check_what_it_became(shop: Shop, x: AsyncResult) -> None:
 
 
 def kept(shop: Shop, id: str) -> list[str]:
-    """What Redis has of a job, wherever: the names of keys."""
+    """The names of all Redis keys that contain a job."""
     raw: Any = UUID(id).bytes
     found: list[str] = []
     with closing(redis.Redis.from_url(shop.environment["FENNEL_REDIS_URL"])) as client:
@@ -238,7 +238,7 @@ def kept(shop: Shop, id: str) -> list[str]:
 
 @pytest.mark.row("F29", "F40")
 def test_the_command_line(shop: Shop) -> None:
-    """Before any worker, and with one."""
+    """Before the first worker, and with one."""
     assert said(shop, "info") == {"queues": [], "heartbeats": []}
     assert dead_letters(shop, "list") == []
     nobody = "018f0000-0000-7000-8000-000000000000"
@@ -261,7 +261,7 @@ def test_the_command_line(shop: Shop) -> None:
 
 
 def _with_heartbeats(info: Any) -> Any:
-    """The report, once the worker has announced its queues."""
+    """The report after the worker has announced its queues."""
     return info if info["heartbeats"] else None
 
 
@@ -269,7 +269,7 @@ def _with_heartbeats(info: Any) -> Any:
 def test_the_command_line_reports_that_redis_is_unavailable(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Postgres is there, which alone would know of the queue and of no job."""
+    """Postgres alone would report the queue without jobs."""
     monkeypatch.setenv("FENNEL_REDIS_URL", f"redis://127.0.0.1:{free_port()}/0")
     dsn = shop.environment["CHANCY_DSN"]
     answer = inside("redis", "info", "--app", f"{APP}:app", code=4, dsn=dsn)

@@ -1,4 +1,4 @@
-"""What a program of fennel can ask about itself, and how seldom an idle worker asks."""
+"""The state API of a program of fennel, and the few calls of an idle worker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def client(redis_url: str) -> Iterator[redis.Redis]:
 
 
 def both(shop: Shop, name: str, *args: Any) -> Any:
-    """What a call of the one client says, and the same of the other."""
+    """The result of a call, which both clients must return."""
     app = shop.program.app
     found = getattr(state, name)(app, *args)
     assert asyncio.run(getattr(aio_state, name)(app, *args)) == found
@@ -50,7 +50,7 @@ def check_that_there_is_no(job: str, shop: Shop) -> None:
 
 @pytest.mark.row("F12", "F45")
 def test_all_that_is_kept_can_be_asked_for(shop: Shop, client: redis.Redis) -> None:
-    """Before any worker, and after one has run, by calls of both kinds."""
+    """Before the first worker and after one has run, with both clients."""
     program = shop.program
     assert both(shop, "get_state")["queue"]["info"]["length"] == 0
     for nobody in (NOBODY, "TBdXyE2ARgKYzCE6wYkJTg"):
@@ -103,15 +103,15 @@ def test_all_that_is_kept_can_be_asked_for(shop: Shop, client: redis.Redis) -> N
 @pytest.mark.chaos
 @pytest.mark.row("F44")
 def test_an_idle_worker_asks_seldom(shop: Shop, client: redis.Redis) -> None:
-    """And one that is busy takes no more than it may run."""
+    """A busy worker claims no more jobs than it may run."""
     before: Any = client.config_get("slowlog-*")
     claim = script_of("jobs.claim").digest.encode()
 
     def seldom() -> int:
-        """Looks for two seconds and a half: how many scripts ran, if one at most was a claim."""
+        """Return the scripts of 2.5 s, unless more than one of them was a claim."""
         client.config_set("slowlog-log-slower-than", 0)
         client.slowlog_reset()
-        time.sleep(2.5)  # how often it asks in this time is what is looked at
+        time.sleep(2.5)  # the number of calls in this time is measured
         return claims(b"EVALSHA ") if claims() <= 1 else 0
 
     def claims(word: bytes = claim) -> int:
@@ -122,7 +122,7 @@ def test_an_idle_worker_asks_seldom(shop: Shop, client: redis.Redis) -> None:
         assert shop.program.echo.delay(value=1).get(20) == 1
         client.config_set("slowlog-max-len", 1_000)
         try:
-            # Just after a job it looks a few times: each time later than the one before.
+            # Just after a job it polls a few times, at growing intervals.
             scripts = eventually_sync(seldom, timeout=30)
         finally:
             for name, value in before.items():

@@ -26,13 +26,13 @@ SETTINGS = {"retry_backoff": "tests.plugins.redis.compat.fennel_shop.at_once"}
 
 @pytest.mark.row("F10")
 def test_as_many_run_at_once_as_are_allowed(shop: Shop) -> None:
-    """Nine, of which one waits until the first of the others has ended."""
+    """Of nine jobs, one waits until the first of the others has ended."""
     with shop.serving():
         for task in (shop.program.gate, shop.program.async_gate):
             name = task.func.__name__
             results = [task.delay(str(shop.folder / name)) for _ in range(9)]
             eventually_sync(partial(_has_begun, shop, name, 8))
-            # The time in which the ninth would begin: nothing tells that it has not.
+            # The time in which the ninth job would begin: there is no condition to await.
             time.sleep(0.2)
             assert len(shop.notes(name)) == 8
             (shop.folder / f"{name}.open").touch()
@@ -66,14 +66,14 @@ def test_processes_share_the_queue(shop: Shop) -> None:
 
 @pytest.mark.row("F34", "F36")
 def test_running_jobs_may_finish(shop: Shop) -> None:
-    """What is pushed meanwhile waits for another, though seven more could run here."""
+    """Jobs pushed meanwhile wait for another worker, although seven slots are free."""
     x = shop.program.gate.delay(str(shop.folder / "gate"))
     with shop.worker("--shutdown-timeout", "20") as worker:
         eventually_sync(lambda: shop.notes("gate"))
         worker.process.send_signal(signal.SIGTERM)
         eventually_sync(lambda: "running jobs have 20 s" in worker.log)
         y = shop.program.number.delay(str(shop.folder / "more"), 1)
-        # The time in which it would begin.
+        # The time in which the job would begin.
         time.sleep(0.3)
         (shop.folder / "gate.open").touch()
         assert worker.process.wait(20) == 0
@@ -84,7 +84,7 @@ def test_running_jobs_may_finish(shop: Shop) -> None:
 def test_jobs_that_cannot_finish_in_time_are_released(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And what others log is logged as before."""
+    """The loggers of other libraries are not changed."""
     mine = logging.getLogger("tests.mine")
     App("another")
     with caplog.at_level("INFO", "tests.mine"):
@@ -113,7 +113,7 @@ FENNEL = [sys.executable, "-m", "chancy.plugins.redis.compat.fennel"]
 
 
 def run(shop: Shop, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command beside the program."""
+    """Run a command with the program."""
     done = subprocess.run(
         words, cwd=shop.folder, env=environment(shop.environment), capture_output=True, text=True,
         check=False, timeout=60,
@@ -123,7 +123,7 @@ def run(shop: Shop, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def fennel(shop: Shop, *words: str) -> Any:
-    """What a command in fennel's words has printed."""
+    """Run a command of fennel; return its output."""
     return json.loads(run(shop, *FENNEL, *words).stdout)
 
 
@@ -159,7 +159,7 @@ def test_its_command_line_takes_the_settings_and_options_over_them(shop: Shop) -
         told = fennel(shop, "info", "-a", f"{APP}:app")
         assert [queue["name"] for queue in told["queues"]] == ["shop"]
         assert [len(told["heartbeats"]), told["queues"][0]["concurrency"]] == [2, 4]
-        # The leader's sweep makes a letter of it.
+        # The sweep of the leader files the dead letter.
         eventually_sync(lambda: fennel(shop, "dlq", "read", "-a", f"{APP}:app"))
         worker.process.send_signal(signal.SIGTERM)
         assert worker.process.wait(20) == 0

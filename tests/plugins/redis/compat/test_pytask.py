@@ -50,7 +50,7 @@ def is_stopped(helpers: PyTaskHelpers, id: str) -> bool:
 async def test_the_story_of_a_program(redis_url: str, raw: redis.Redis) -> None:
     helpers = PyTaskHelpers(raw)
     with program("-m", "tests.plugins.redis.compat.pytask_shop", redis_url) as process:
-        # By any client, in the keys that it always had.
+        # With any client, in the keys of pytask.
         command_sync(raw, "HSET", "task-r", "task", "loop", "data", '{"text":"raw"}')
         command_sync(raw, "LPUSH", "new-task", "r")
         sleeper = helpers.start_task("sleeper")
@@ -70,7 +70,7 @@ async def test_the_story_of_a_program(redis_url: str, raw: redis.Redis) -> None:
         assert helpers.restart_if_state("r", ["STOPPED"])
         await eventually(lambda: helpers.get_task("r", "state") == "RUNNING")
 
-        # The cleanup is one of its tasks.
+        # The cleanup is a task of the program.
         once = helpers.start_task("once")
         await eventually(lambda: helpers.get_task(once) == {})
         assert command_sync(raw, "GET", f"ended:{once}") == "SUCCESS"
@@ -78,7 +78,7 @@ async def test_the_story_of_a_program(redis_url: str, raw: redis.Redis) -> None:
         await eventually(lambda: helpers.get_task(kept, "state") == "ERROR")
         assert json.loads(helpers.get_task(kept)["output"]) == "soft"
 
-        # What it cannot be made with is no reason to end.
+        # Invalid data does not end the program.
         bad = helpers.start_task("once", cleanup=False, unknown=1)
         await eventually(lambda: helpers.get_task(bad, "state") == "EXCEPTION")
         assert "unexpected keyword argument 'unknown'" in helpers.get_task(bad, "output")
@@ -88,7 +88,7 @@ async def test_the_story_of_a_program(redis_url: str, raw: redis.Redis) -> None:
         assert await asyncio.to_thread(process.wait, 10) == 0
     assert helpers.get_task("r", "state") == "WAIT"
     assert helpers.get_new_task_ids() == ["r"]
-    # The local ones are gone with it.
+    # The local tasks are removed with it.
     assert set(helpers.get_active_task_ids()) == {kept, sleeper}
     assert helpers.get_end_task_ids() == []
     helpers.remove_task(kept)
@@ -131,7 +131,7 @@ async def test_a_program_ends_despite_a_task_in_a_blocking_call(
 async def test_its_monitor_continues_after_redis_could_not_be_reached(
     redis_url: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis is back by the time at which the monitor would be said to have failed."""
+    """Redis returns before the failure of the monitor could be recorded."""
     app = application(raw)
     local = app.start_local_task("pytask/monitor", loop_interval=0.05)
     sweeps: list[bool] = []
@@ -223,7 +223,7 @@ def test_a_loop_waits_for_what_is_left_of_the_interval() -> None:
     works = iter([0.05, 0.05, 0.5])
 
     def work() -> None:
-        # It takes time: that is what is taken off.
+        # The duration of this call is subtracted from the interval.
         time.sleep(next(works))
         if len(waits) == 2:
             stopping.flag.set()

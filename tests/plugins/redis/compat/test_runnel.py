@@ -133,7 +133,7 @@ async def test_the_program_runs(
 
 
 def printed(count: int, *words: str, **options: Any) -> list[str]:
-    """The first lines that a program prints; it is asked to end then."""
+    """Return the first lines that a program prints, and stop it."""
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, **options) as process:
         try:
             assert process.stdout is not None
@@ -152,7 +152,7 @@ def test_the_example_of_the_guide_runs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a cluster with nothing but a setting added; and commands take it as it is."""
+    """On a cluster with one more setting; the commands also accept the application."""
     (text,) = (one.text for one in page("docs/guides/streams.md").blocks if one.file == "old.py")
     url = 'redis_url=os.environ["REDIS_URL"]'
     assert url in text

@@ -12,7 +12,7 @@ from tests.support.redis_fixtures import RedisServer
 
 @pytest.fixture(params=["alone", pytest.param("cluster", marks=pytest.mark.chaos)])
 def place(request: pytest.FixtureRequest) -> Iterator[Shop]:
-    """Of a server, and of a cluster in the long runs: nothing but the way to keys differs."""
+    """Services on a single server, and in the long runs on a cluster."""
     clustered = request.param == "cluster"
     url = request.getfixturevalue("redis_cluster" if clustered else "redis_url")
     with shop(url, cluster=clustered) as made:
@@ -21,13 +21,13 @@ def place(request: pytest.FixtureRequest) -> Iterator[Shop]:
 
 @pytest.fixture
 def alone(redis_url: str) -> Iterator[Shop]:
-    """Of a server."""
+    """Services on a single server."""
     with shop(redis_url, cluster=False) as made:
         yield made
 
 
 @pytest.fixture
 def apart(server: RedisServer) -> Iterator[Shop]:
-    """Of that server, by another way."""
+    """Services on the server that only this test uses, past the proxy in front of it."""
     with shop(server.url, cluster=False) as made:
         yield made

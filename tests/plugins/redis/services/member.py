@@ -44,7 +44,7 @@ def _note_error(name: str, error: BaseException) -> None:
 
 @contextlib.contextmanager
 def member(url: str, **options: Any) -> Generator[subprocess.Popen[bytes]]:
-    """Such a process; it is killed in the end."""
+    """Such a process, which is killed at the end."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.plugins.redis.services.member", url, json.dumps(options)]
     )

@@ -1,4 +1,4 @@
-"""Services for tests, each of which says in Redis what it does."""
+"""Services for tests, which record in Redis what they do."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from chancy.plugins.redis.services import BlockingContext, Context, Service, Ser
 from chancy.plugins.redis.services.leases import Leases, Taken
 from chancy.plugins.redis.settings import RedisSettings
 
-#: Of workers unless a test says otherwise: a machine that is busy for seconds takes none away, so
-#: that what is counted began as often as it was told to.
+#: The default lease of workers: a machine that is busy for seconds loses none, so that services
+#: start exactly as often as a test expects.
 _LASTING_S = 10.0
-#: So short that a test sees its end. A busy machine may lose it, and then all of it begins anew.
+#: A lease whose end a test can await. A busy machine may lose it, and services start again.
 LEASE_S = 1.5
 TICK_S = 0.01
 
@@ -44,7 +44,7 @@ class Beat(Service):
 
 
 class ThreadBeat(Service):
-    """The same in a thread, without an eye on whether it is to stop."""
+    """`Beat` in a thread, without a check whether it must stop."""
 
     name = "thread-beat"
 
@@ -56,7 +56,7 @@ class ThreadBeat(Service):
 
 
 class Give(Service):
-    """Ends at once with what it is told to."""
+    """Ends at once with the result in its data."""
 
     name = "give"
 
@@ -72,7 +72,7 @@ class Give(Service):
 
 
 class Nap(Service):
-    """Sleeps for so many seconds in a thread."""
+    """Sleeps in a thread for the seconds in its data."""
 
     name = "nap"
 
@@ -82,7 +82,7 @@ class Nap(Service):
 
 
 class Compute(Service):
-    """Computes for so many seconds without a pause for the loop."""
+    """Blocks the event loop for the seconds in its data."""
 
     name = "compute"
 
@@ -96,7 +96,7 @@ class Compute(Service):
 
 
 class Stuck(Service):
-    """Goes on, and keeps its loop busy while it is stopped."""
+    """Has a ``stop`` that blocks the event loop for ever."""
 
     name = "stuck"
 
@@ -127,7 +127,7 @@ _notes: redis.Redis | redis.RedisCluster | None = None
 
 
 def connect_notes(url: str, *, cluster: bool) -> Any:
-    """Where the services of this process say what they do; close it."""
+    """Connect the client with which services of this process write notes; close it."""
     global _notes
     made: redis.Redis | redis.RedisCluster
     if cluster:
@@ -160,7 +160,7 @@ def declare(url: str, *, cluster: bool = False, **terms: Any) -> Services:
 
 
 def take(ledger: Leases) -> Taken:
-    """The next service."""
+    """Claim the next service."""
     (taken,) = ledger.claim(1)
     assert isinstance(taken, Taken)
     return taken
@@ -177,7 +177,7 @@ class Shop:
 
     @contextlib.asynccontextmanager
     async def worker(self, services: Services | None = None) -> AsyncGenerator[Services]:
-        """One more worker, stopped in the end as by SIGTERM."""
+        """Run one more worker, which is stopped at the end as by SIGTERM."""
         made = services or declare(self.url, cluster=self.cluster)
         task = asyncio.create_task(made.serve())
         try:
@@ -223,7 +223,7 @@ class Shop:
 
     @property
     def waiting(self) -> list[str]:
-        """The line, the next one first."""
+        """The queue, the next id first."""
         keys = self.services.keys
         return [one.decode() for one in reversed(self.raw.lrange(keys.waiting, 0, -1))]
 

@@ -1,4 +1,4 @@
-"""What is kept of services that have ended, and what is forgotten after its handler."""
+"""Ended services: those that are kept, and those that are removed after their handler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.waiting import eventually
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let workers of this process look for ended services more often."""
+    """Make workers of this process check for ended services more often."""
     monkeypatch.setattr(supervision, "_TIDY_EVERY_S", 0.1)
 
 
@@ -58,7 +58,7 @@ async def test_ended_services_are_removed_with_and_without_a_handler(place: Shop
 async def test_ended_services_are_removed_without_a_list_scan(
     apart: Shop,
 ) -> None:
-    """Of 100,000 each look took a millisecond, of a server that does one thing at a time."""
+    """With 100,000 of them each check blocked the server for a millisecond."""
     keys = apart.services.keys
     for number in range(300):
         apart.raw.hset(keys.of(f"g{number}"), mapping={"task": "give", "state": "SUCCESS"})
@@ -80,11 +80,11 @@ async def test_a_cleanup_whose_worker_was_killed_is_repeated(alone: Shop) -> Non
     id = await alone.services.start("give")
     async with alone.worker(alone.declare(cleanup=False)):
         await eventually(alone.is_state(id, "SUCCESS"))
-    # What a worker has done that is killed in its handler.
+    # As a worker that is killed while its handler runs.
     [ended] = Leases(alone.services.link, "gone", LEASE_S).tidy(1, 0.3, drop=False)
     assert ended.id == id
     seen: list[str] = []
-    # Its sweeps, five in each lease, find what is no longer cleaned up.
+    # Its sweeps, five in each lease, find services whose cleanup was abandoned.
     worker = alone.declare(lease_s=LEASE_S, handler=lambda id, fields: seen.append(id))
     async with alone.worker(worker):
         await eventually(alone.is_state(id, None))
@@ -100,7 +100,7 @@ async def test_a_handler_that_fails_is_called_up_to_five_times(alone: Shop) -> N
         calls.append(id)
         raise RuntimeError("no")
 
-    # Of a call that takes longer than `handler_s`, as of a busy machine, there would be a sixth.
+    # If a call takes longer than `handler_s`, as on a busy machine, there would be a sixth one.
     worker = alone.declare(lease_s=LEASE_S, handler=fail, handler_s=0.5)
     async with alone.worker(worker):
         await eventually(alone.is_state(id, None))

@@ -1,4 +1,4 @@
-"""Starting, finding and forgetting services."""
+"""Commands and reads of services, also by other programs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_an_id_that_runs_is_not_started(alone: Shop) -> None:
         await eventually(lambda: alone.has_ticked(id))
         with pytest.raises(ServiceRuns, match="reload or restart"):
             await alone.services.start("beat", id=id)
-        # Nor by another program that just pushes it.
+        # Another program that pushes the id does not start it either.
         key = alone.services.keys.of(id)
         token = alone.raw.hget(key, "token")
         alone.raw.lpush(alone.services.keys.waiting, id)
@@ -101,7 +101,7 @@ def test_a_stop_between_a_start_and_its_claim_stops(alone: Shop, by: str) -> Non
     alone.raw.hset(keys.of("raw"), "wanted", "stop")
     assert list(ledger.claim(1)) == [Passed("raw", "stopped")]
     assert alone.raw.hmget(keys.of("raw"), "state", "wanted") == [b"STOPPED", None]
-    # Once: the next start is one.
+    # Only once: the next start runs it.
     alone.raw.lpush(keys.waiting, "raw")
     assert isinstance(ledger.claim(1)[0], Taken)
 
@@ -144,11 +144,11 @@ async def test_stopped_and_ended_services_can_run_on_any_worker(place: Shop) -> 
     async with place.worker():
         await eventually(lambda: place.notes(beat) == ["begin ", "begin "])
         await eventually(lambda: place.notes("given") == [give, give])
-        # One that runs stops first.
+        # A running service is stopped first.
         assert await place.services.restart(beat) == "RUNNING"
         await eventually(lambda: len(place.notes(beat)) == 3)
         assert place.notes(f"course:{beat}") == ["begin", "end"] * 2 + ["begin"]
-        # By another program that just pushes its id.
+        # Another program only pushes the id.
         await place.services.stop(beat)
         await eventually(place.is_state(beat, "STOPPED"))
         for id in (beat, give):
@@ -160,7 +160,7 @@ async def test_stopped_and_ended_services_can_run_on_any_worker(place: Shop) -> 
 @pytest.mark.row("P25")
 @pytest.mark.parametrize("found_by", ["owner", "sweep", "restart"])
 def test_a_restart_is_done_once_though_the_lease_is_lost(alone: Shop, found_by: str) -> None:
-    """By the owner, which gives up in time; by a sweep; and where it is over as it is asked for."""
+    """By the owner's release, by a sweep, or by the restart itself after the end of the lease."""
     store, leases = alone.services.blocking, alone.services.keys.leases
     id = store.start("beat")
     ledger = Leases(alone.services.link, "mine", 60.0)
@@ -290,7 +290,7 @@ async def test_a_line_of_thousands_is_pushed_to_in_no_time(alone: Shop) -> None:
         began = time.monotonic()
         await alone.services.start("beat", id="mine")
         took_s.append(time.monotonic() - began)
-    # The others may have waited for a processor.
+    # Other calls may have waited for a processor.
     assert min(took_s) < 0.1
 
 
@@ -328,7 +328,7 @@ async def test_many_workers_sweep_as_often_as_one(alone: Shop) -> None:
     for worker in workers:
         sweep(worker, keep_s=1.0, every_s=60.0)
     assert alone.raw.info("commandstats")["cmdstat_sscan"]["calls"] == 1
-    # A program that sweeps by itself sweeps each time, and each sweep begins where the last ended.
+    # Without `every_s`, each call sweeps, and continues where the last one ended.
     for worker in workers:
         sweep(worker, keep_s=1.0)
     assert alone.raw.scard(keys.known) == 950, "the others have no record"

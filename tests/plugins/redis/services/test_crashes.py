@@ -1,4 +1,4 @@
-"""Workers of services are killed, frozen and told to end, at whatever they are doing."""
+"""Workers of services are killed, frozen and stopped at any point of their work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.plugins.redis.services.member import member
 from tests.plugins.redis.services.shop import LEASE_S, Shop, take
 from tests.support.waiting import eventually
 
-#: Without a tick, of which there are a hundred in a second: whoever ticked has stopped.
+#: Seconds without one of the hundred ticks a second after which a copy has stopped.
 _SILENT_S = 1.0
 
 
@@ -30,12 +30,12 @@ async def test_workers_whose_clocks_are_wrong_keep_and_take_over_as_others(alone
         await eventually(lambda: len(alone.ticks(id)) > 3)
         async with alone.worker(), alone.worker():
             with member(alone.url, skew_s=300.0) as fast:
-                # Long enough for the fast one to take it, if clocks of workers meant anything.
+                # The fast worker would claim it in this time if the clocks of workers mattered.
                 await asyncio.sleep(2 * LEASE_S)
                 assert {pid for pid, _ in alone.ticks(id)} == {slow.pid}
                 slow.kill()
                 await eventually(lambda: {pid for pid, _ in alone.ticks(id)} > {slow.pid})
-                # For another sweep of each of them.
+                # The time of another sweep of each worker.
                 await asyncio.sleep(LEASE_S)
                 assert alone.notes(id) == ["begin ", "begin "]
                 fast.terminate()
@@ -59,13 +59,13 @@ async def test_a_worker_that_was_frozen_stops_what_another_runs(alone: Shop, kin
             def last() -> float:
                 return max(at for pid, at in alone.ticks(id) if pid == process.pid)
 
-            # It ticks each 10 ms, until it has found out and its instance has ended.
+            # It ticks each 10 ms until it has detected the loss and its instance has ended.
             await eventually(lambda: time.time() - max(awake, last()) > _SILENT_S)
             assert last() - awake < LEASE_S
             found = await alone.found(id)
             assert found.state == "RUNNING"
             assert f":{os.getpid()}:" in (found.owner or "")
-            # The frozen one works on: what it does not run it may take.
+            # The worker that was frozen continues, and may claim other services.
             other = await alone.services.start(kind)
             await alone.services.stop(other)
 
@@ -92,7 +92,7 @@ async def test_another_signal_ends_a_worker_whose_service_does_not(alone: Shop) 
         await eventually(lambda: alone.notes(id) == ["begin"])
         process.send_signal(signal.SIGTERM)
         await eventually(lambda: alone.notes(id) == ["begin", "stop"])
-        # Signals within a second of its clock count as one: the next is to be a second one.
+        # Signals within a second count as one: the next must be a second one.
         await asyncio.sleep(1.1)
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
@@ -113,7 +113,7 @@ async def test_an_id_whose_claim_was_answered_to_nobody_is_not_lost(alone: Shop)
 @pytest.mark.chaos
 @pytest.mark.row("P16", "P44")
 async def test_workers_are_killed_as_they_take_and_end_services(alone: Shop) -> None:
-    """Each id ends, and is in one list at a time, wherever its workers die."""
+    """Each id ends, and is in one list at a time, at whatever point its workers die."""
     ids = [await alone.services.start("give", value=number) for number in range(400)]
     rounds = 0
     while alone.waiting and rounds < 30:
@@ -121,7 +121,7 @@ async def test_workers_are_killed_as_they_take_and_end_services(alone: Shop) -> 
         with member(alone.url, cleanup=False, concurrency=4, lease_s=LEASE_S) as process:
             before = alone.raw.llen("note:given")
             await eventually(partial(_has_more, alone, before))
-            # At any moment of taking and ending them.
+            # At a random time while it claims and ends services.
             await asyncio.sleep(random.uniform(0, 0.05))
             process.kill()
             process.wait()
@@ -133,7 +133,7 @@ async def test_workers_are_killed_as_they_take_and_end_services(alone: Shop) -> 
         await eventually(lambda: alone.raw.llen(alone.services.keys.ended) == len(ids))
     listed = await alone.services.list()
     assert (listed.new, listed.active, sorted(listed.ended)) == ([], [], sorted(ids))
-    # At least once each; again only where a worker died with it.
+    # Each at least once, and again only if its worker died.
     runs = alone.notes("given")
     assert set(runs) == set(ids)
     assert len(runs) - len(ids) <= 4 * rounds

@@ -1,4 +1,4 @@
-"""How services end, and what is done with them then."""
+"""The ends of services: results, errors and exceptions."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Odd(Service):
 async def test_whatever_it_gives_or_raises_is_an_end(
     alone: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What UTF-8 cannot say cannot be told by one process of the run to another either.
+    # pytest-xdist cannot send log records that UTF-8 cannot encode.
     monkeypatch.setattr(logging.getLogger("chancy.redis.services"), "disabled", True)
     ways = ["error", "exception", "much", "more", "half", "object"]
     ids = [await alone.services.start("odd", cleanup=False, how=how) for how in ways]
@@ -142,7 +142,7 @@ async def test_the_last_update_is_renewed_while_it_runs(alone: Shop) -> None:
     def last() -> int:
         return int(alone.raw.hget(alone.services.keys.of(id), "last_update") or 0)
 
-    # It blocks its loop for longer than the lease.
+    # The service blocks its event loop for longer than the lease.
     with member(alone.url, lease_s=lease_s):
         first = await eventually(last)
         await eventually(lambda: last() >= first + 1)
@@ -154,7 +154,7 @@ async def test_the_last_update_is_renewed_while_it_runs(alone: Shop) -> None:
 
 @pytest.mark.row("P09")
 async def test_services_run_side_by_side_up_to_the_limit(alone: Shop) -> None:
-    """None of them ends before it is told to: so many as are seen to run run at once."""
+    """None of them ends by itself, so all that are seen to run do so at the same time."""
     services, keys = alone.services, alone.services.keys
     ids = [await services.start("nap", s=60) for _ in range(100)]
     async with alone.worker():

@@ -20,19 +20,19 @@ async def test_an_idle_worker_makes_few_calls(apart: Shop) -> None:
         found = apart.raw.info("commandstats").get(f"cmdstat_{command}", {})
         return int(found.get("calls", 0))
 
-    # It sweeps each half second.
+    # The worker sweeps each half second.
     async with apart.worker(apart.declare(lease_s=2.5)):
         await eventually(lambda: calls("sscan") > 0)
         command_sync(apart.raw, "CONFIG", "RESETSTAT")
         await eventually(lambda: calls("sscan") >= 5)
-        # Claims, cleanups and sweeps; before, four claims and one cleanup a second.
+        # Claims, cleanups and sweeps.
         assert calls("xread") <= 3
         assert calls("evalsha") <= 18
 
 
 @pytest.fixture
 def long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits that outlast each test."""
+    """Make idle waits outlast each test."""
     monkeypatch.setattr(supervision, "_IDLE_S", 600.0)
     monkeypatch.setattr(runtime, "_PATIENCE_S", 1000.0)
 
@@ -55,7 +55,7 @@ async def test_a_start_a_local_service_and_a_stop_end_the_wait_of_an_idle_worker
 
 
 def is_waiting(place: Shop, workers: int = 1) -> bool:
-    """Whether so many workers wait for queued services."""
+    """Whether this many workers wait for queued services."""
     found = place.raw.info("clients", target_nodes="primaries") if place.cluster else {}
     each = found.values() if found else [place.raw.info("clients")]
     return int(sum(one["blocked_clients"] for one in each)) == workers

@@ -1,4 +1,4 @@
-"""One instance of a service: how it runs and stops, what stands around it, and that it is alone."""
+"""One instance of a service: how it runs, stops and restarts, and that it is the only one."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ async def test_a_context_is_entered_afresh_for_each_call(alone: Shop) -> None:
             await eventually(alone.is_state(id, "STOPPED"))
             begun = ["in", *made, "out", "in", "started"]
             assert course[: len(begun)] == begun
-            # What has begun may end before or after it was stopped.
+            # ``start`` may end before or after ``stop``.
             assert sorted(course[len(begun) :]) == ["in", "out", "out", "stopping"]
 
 
 class Stubborn(Service):
-    """Catches what it can, and has a ``stop`` that fails."""
+    """Catches every `Exception`, and has a ``stop`` that fails."""
 
     name = "stubborn"
 
@@ -101,8 +101,8 @@ class Stubborn(Service):
         raise RuntimeError("no")
 
 
-class Unreporting(Service):
-    """Does not hear of a cancellation once."""
+class Deaf(Service):
+    """Suppresses the first cancellation."""
 
     name = "deaf"
 
@@ -119,7 +119,7 @@ async def test_a_service_that_does_not_end_is_interrupted(alone: Shop) -> None:
     seen: list[BaseException] = []
     worker = alone.declare(grace_s=0.2)
     worker.service(Stubborn)
-    worker.service(Unreporting)
+    worker.service(Deaf)
     worker.on_exception(seen.append)
     async with alone.worker(worker):
         for kind in ("stubborn", "deaf"):
@@ -132,7 +132,7 @@ async def test_a_service_that_does_not_end_is_interrupted(alone: Shop) -> None:
 
 
 class Late(Service):
-    """Has a ``stop`` that waits for something in vain, for a time of its own."""
+    """Has a ``stop`` with a timeout of its own, which expires."""
 
     name = "late"
 
@@ -158,7 +158,7 @@ async def test_a_stop_that_raises_its_own_timeout_is_logged(alone: Shop) -> None
 
 
 class Still(Service):
-    """Runs on although it is asked to stop, for as long as the test says."""
+    """Continues after the stop request until the test ends it."""
 
     name = "still"
     go_on = True
@@ -172,7 +172,7 @@ class Still(Service):
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.sleep(0.01)
             while ctx.stopping and Still.refused is None:
-                # It is interrupted again and again, and on a busy machine within this call.
+                # It is interrupted repeatedly, on a busy machine also within this call.
                 with contextlib.suppress(asyncio.CancelledError):
                     try:
                         await ctx.emit("late")
@@ -192,13 +192,13 @@ async def test_a_copy_that_still_stops_is_never_joined_by_another(alone: Shop) -
     async with alone.worker(worker):
         try:
             await eventually(lambda: Still.copies == 1)
-            # As if another worker had taken it, and died.
+            # As if another worker had claimed it and died.
             key = alone.services.keys.of(id)
             alone.raw.hset(key, "token", "1")
             alone.raw.zadd(alone.services.keys.leases, {id: 1})
             await eventually(lambda: alone.raw.hget(key, "token") != b"1")
-            # The time in which the instance that was given out now would begin, if it did not wait:
-            # nothing tells that something has not happened.
+            # The time in which the instance of the new lease would begin if it did not wait: there
+            # is no condition to await.
             await asyncio.sleep(0.3)
             assert Still.copies == 1
         finally:
@@ -253,7 +253,7 @@ class Numbered(Service):
 
 
 class Desk:
-    """Answers each obeyed wish by a reload with the next number, and the last by a stop."""
+    """A store whose requests are reloads with the next number, and at last a stop."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[Ending, str, str]] = [
@@ -293,7 +293,7 @@ async def test_a_wish_that_was_asked_for_before_the_last_one_was_obeyed_is_asked
     early = time.monotonic()
     instance.request("reload", early)
     await eventually(lambda: begun == [1, 2])
-    # The answer to a renewal that had been on its way meanwhile.
+    # The reply to a renewal that was sent before.
     instance.request("reload", early)
     await eventually(lambda: store.asked == ["id"])
     assert begun == [1, 2]
@@ -329,7 +329,7 @@ async def test_a_loop_of_an_async_service_takes_its_work_off_the_interval() -> N
     works = iter([0.05, 0.05, 0.5])
 
     async def work() -> None:
-        # It takes time: that is what is taken off.
+        # The duration of this call is subtracted from the interval.
         await asyncio.sleep(next(works))
         if len(waits) == 2:
             stopping.flag.set()
@@ -374,7 +374,7 @@ async def test_a_running_service_is_stopped(place: Shop) -> None:
         assert await place.services.stop(id) == "RUNNING"
         await eventually(place.is_state(id, "STOPPED"))
         seen = len(place.ticks(id))
-        # Ten ticks of one that goes on.
+        # Ten ticks of a service that continues.
         await asyncio.sleep(0.1)
         assert len(place.ticks(id)) == seen
         listed = await place.services.list()
@@ -390,7 +390,7 @@ async def test_a_reload_runs_it_again_with_the_data_that_it_has_by_then(place: S
         await place.services.reload(id)
         await eventually(lambda: place.notes(id) == ["begin 1", "begin 2"])
         assert await place.state(id) == "RUNNING"
-        # For a renewal's answer that was on its way: it is not done twice.
+        # For the reply to a renewal that was sent before: the request is not carried out twice.
         await asyncio.sleep(0.1)
         assert place.notes(id) == ["begin 1", "begin 2"]
 

@@ -17,7 +17,7 @@ from tests.support.proxy import Proxy
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually_sync
 
-#: Of which a fifth is left for stopping; a machine that is busy may take half of that, a second.
+#: A fifth is left for stopping, of which a busy machine may take half, a second.
 _LEASE_S = 10.0
 _PHASES = 10
 
@@ -28,7 +28,7 @@ def test_the_last_fifth_of_a_lease_is_left_whatever_hangs(
     apart: Shop,
     proxy: Proxy,
 ) -> None:
-    """The line goes dead at ten moments between two renewals."""
+    """The connection hangs from ten different times between two renewals."""
     left: dict[str, float] = {}
     with ExitStack() as stack:
         for number in range(_PHASES):
@@ -43,7 +43,7 @@ def test_the_last_fifth_of_a_lease_is_left_whatever_hangs(
             _hold(renewal, taken, asked + _LEASE_S, left)
             renewal.start()
             stack.callback(renewal.close)
-            # They renew one after the other, over the time between two renewals.
+            # Their renewals are spread over the interval between two renewals.
             time.sleep(_LEASE_S / 5 / _PHASES)
         proxy.black_hole()
         eventually_sync(lambda: len(left) == _PHASES, timeout=2 * _LEASE_S)
@@ -53,7 +53,7 @@ def test_the_last_fifth_of_a_lease_is_left_whatever_hangs(
 
 
 def _hold(renewal: LeaseRenewal, taken: Taken, until: float, left: dict[str, float]) -> None:
-    """Note how many seconds of the lease are left as it is given up."""
+    """Note the seconds that are left of a lease when it is given up."""
 
     def lose() -> None:
         left[taken.id] = held.until - time.monotonic()
@@ -65,8 +65,8 @@ def _hold(renewal: LeaseRenewal, taken: Taken, until: float, left: dict[str, flo
 def test_the_leases_of_one_renewal_do_not_hold_up_the_server(
     own_redis: Callable[..., RedisServer],
 ) -> None:
-    """A busy machine makes any of them late, and not all."""
-    # Each command of a script that is listed, too, makes the script twice as long.
+    """A busy machine delays some of the calls, but not all."""
+    # Logging each command of a script would double its duration.
     server = own_redis(slowlog_log_slower_than="200", slowlog_max_len="100")
     with shop(server.url, cluster=False) as place, closing(server.client()) as client:
         leases = Leases(place.services.link, "worker", 60.0)
@@ -74,7 +74,7 @@ def test_the_leases_of_one_renewal_do_not_hold_up_the_server(
             place.services.blocking.begin("beat", {}, id=f"{number}")
         taken = leases.claim(500)
         held = [(one.id, one.token) for one in taken if isinstance(one, Taken)]
-        leases.renew(held)  # the server knows the script by its digest from now on
+        leases.renew(held)  # the server caches the script
         client.slowlog_reset()
         for _ in range(20):
             assert leases.renew(held) == [""] * 500
@@ -82,5 +82,5 @@ def test_the_leases_of_one_renewal_do_not_hold_up_the_server(
     digest = script_of("services.renew").digest.encode()
     took_us = [one["duration"] for one in listed if digest in one["command"]]
     assert len(took_us) == 20, "each lease was renewed in the same script"
-    # Mostly 3 ms. A busy machine of half the speed took 6.
+    # Usually 3 ms; 6 ms on a busy machine of half the speed.
     assert min(took_us) < 20_000

@@ -1,4 +1,4 @@
-"""Redis is away, slow, empty or replaced, for all or for one worker."""
+"""Redis is unavailable, slow, empty or replaced, for all workers or for one."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ async def test_a_worker_stops_all_while_redis_is_unavailable_and_continues(
 
         server.stop()
         gone = time.time()
-        # Until then its services run, and cost what they cost.
+        # Until then its services run and use the processor.
         await eventually(lambda: time.time() - _last(file) > 1.0)
         assert _last(file) - gone < 2 * LEASE_S
         spent = _cpu_s(process.pid)
-        # What is spent is spent in a time.
+        # The processor time is measured over an interval.
         await asyncio.sleep(1.0)
         spent = _cpu_s(process.pid) - spent
         assert spent < 0.05, f"{spent:.2f} s of the processor"
@@ -64,7 +64,7 @@ async def test_a_worker_stops_all_while_redis_is_unavailable_and_continues(
         await eventually(lambda: any(at > back for _, at in place.ticks(local)))
         assert {pid for pid, _ in [*place.ticks(id), *place.ticks(local)]} == {process.pid}
 
-        # Handlers are still there.
+        # The exception handlers are still called.
         place.services.blocking.begin("give", {"raise": "oh"})
         for name in ("exceptions", "exceptions too"):
             await eventually(partial(_is_noted, place, name, "ValueError('oh')"))
@@ -80,7 +80,7 @@ async def test_a_worker_that_is_cut_off_stops_before_another_begins(
     apart: Shop, proxy: Proxy
 ) -> None:
     id = await apart.services.start("beat")
-    # A second and a half of it is left for stopping, on a machine that may be busy.
+    # A second and a half of it is left for stopping, also on a busy machine.
     cut_off = declare(f"redis://127.0.0.1:{proxy.port}/0", lease_s=7.5)
     async with apart.worker(cut_off):
         await eventually(lambda: len(apart.ticks(id)) > 3)
@@ -88,7 +88,7 @@ async def test_a_worker_that_is_cut_off_stops_before_another_begins(
         async with apart.worker():
             await eventually(lambda: apart.notes(f"course:{id}") == ["begin", "end", "begin"])
             proxy.heal()
-            # The time in which what was cut off would run it too, if it did.
+            # The time in which the worker that was cut off would run it, too.
             await asyncio.sleep(LEASE_S / 2)
             assert apart.notes(f"course:{id}") == ["begin", "end", "begin"]
 
@@ -103,11 +103,11 @@ async def test_a_command_reaches_a_worker_that_could_not_be_reached(
         proxy.refuse()
         proxy.cut()
         await apart.services.stop(id)
-        # In which it would be heard, if the worker could be reached.
+        # The command would arrive in this time if the worker could be reached.
         await asyncio.sleep(0.5)
         assert await apart.state(id) == "RUNNING"
         proxy.heal()
-        # By the first try that reaches Redis; the next renewal would be in twelve seconds.
+        # By the first call that reaches Redis; the next renewal would be in twelve seconds.
         await eventually(apart.is_state(id, "STOPPED"), timeout=8)
         assert apart.notes(f"course:{id}") == ["begin", "end"]
 
@@ -123,7 +123,7 @@ async def test_a_command_is_obeyed_in_milliseconds(apart: Shop) -> None:
             await apart.services.stop(id)
             await eventually(apart.is_state(id, "STOPPED"))
             took.append(time.monotonic() - asked)
-        # A busy machine may hold any of them up, and not all. The next renewal is seconds away.
+        # A busy machine delays some, but not all. The next renewal is seconds away.
         assert min(took) < 0.2
         assert sorted(took)[2] < 2.0
 
@@ -136,7 +136,7 @@ async def test_a_worker_whose_data_are_gone_stops_what_it_runs(
         await eventually(lambda: len(apart.ticks(id)) > 3)
         server.flush()
         await eventually(lambda: apart.notes(f"course:{id}") == ["end"])
-        # It works on.
+        # The worker continues.
         await apart.services.start("beat", id=id)
         await eventually(lambda: apart.notes(f"course:{id}") == ["end", "begin"])
 
@@ -164,21 +164,21 @@ async def test_running_services_continue_on_a_full_server(own_redis: Own) -> Non
 async def test_an_end_that_is_refused_for_a_while_is_reported_again(
     apart: Shop, server: RedisServer
 ) -> None:
-    """As a primary does that is set to take writes only with its replicas."""
+    """As a primary with `min-replicas-to-write` that has lost its replicas."""
     with closing(server.client()) as other:
         id = await apart.services.start("nap", cleanup=False, s=0.3)
-        # No end of a lease comes before.
+        # No lease ends before.
         async with apart.worker(apart.declare(lease_s=60.0)):
             await eventually(partial(apart.is_begun, id))
             command_sync(other, "CONFIG", "SET", "min-replicas-to-write", 1)
-            # In which it ends. Redis 6 lets scripts write all the same.
+            # The time in which it would end. Redis 6 accepts the writes of scripts anyway.
             await asyncio.sleep(0.6)
             command_sync(other, "CONFIG", "SET", "min-replicas-to-write", 0)
             await eventually(apart.is_state(id, "SUCCESS"))
 
 
 def _lease(place: Shop, id: str) -> float:
-    """When it ends, in milliseconds; 0 if nobody has it."""
+    """The end of the lease in milliseconds; 0 if no worker has it."""
     return float(place.raw.zscore(place.services.keys.leases, id) or 0)
 
 
@@ -191,7 +191,7 @@ def _is_noted(place: Shop, name: str, text: str) -> bool:
 
 
 def _last(file: Path) -> float:
-    """When the service last ticked; the last line may be written just now."""
+    """The time of the last complete tick of the service."""
     return float(file.read_text().splitlines()[-2])
 
 
@@ -201,13 +201,13 @@ def _cpu_s(pid: int) -> float:
 
 
 def _start_many(services: Services) -> None:
-    """What the server uses itself comes and goes: there may be room for some."""
+    """Fill the server again: its own memory use varies, so there may be room for some data."""
     for number in range(10_000):
         services.blocking.start("nobody", text="x" * 100, number=number)
 
 
 def _fill(raw: Any, size: int) -> None:
-    """Until nothing of that size fits."""
+    """Fill the server until no value of this size fits."""
     with suppress(OutOfMemoryError):
         for number in count():
             raw.set(f"fill:{size}:{number}", "x" * size)
@@ -223,7 +223,7 @@ class Pair:
     place: Shop
 
     async def follow(self) -> None:
-        """Have the replica take over all that there is by now."""
+        """Promote the replica after it has received all writes."""
         follow(self.replica, self.primary.port)
         await eventually(lambda: in_step(self.replica, self.primary))
 
@@ -255,7 +255,7 @@ async def test_running_services_obey_commands_after_a_failover(own_redis: Own) -
             await eventually(lambda: place.has_ticked(id))
             await servers.follow()
             servers.primary.kill()
-            # A renewal fails meanwhile, of which there are five in each lease.
+            # One of the five renewals of each lease fails meanwhile.
             await asyncio.sleep(1.2)
             await servers.promote()
             ticks = len(place.ticks(id))
@@ -269,7 +269,7 @@ async def test_running_services_obey_commands_after_a_failover(own_redis: Own) -
 async def test_jobs_unknown_to_a_new_primary_run_on_one_worker(
     own_redis: Own,
 ) -> None:
-    """It was taken after the last word to the replica, where it waits."""
+    """It was claimed after the last write that the replica received, so it is queued there."""
     async with pair(own_redis) as servers:
         place = servers.place
         id = await place.services.start("beat")
@@ -278,7 +278,7 @@ async def test_jobs_unknown_to_a_new_primary_run_on_one_worker(
         async with place.worker(place.declare(lease_s=5.0)):
             await eventually(lambda: place.has_ticked(id))
             await servers.fail_over()
-            # By the same worker: it is given what it runs, or has lost it before.
+            # By the same worker: it claims what it runs already, or has lost it before.
             await eventually(lambda: place.notes(f"course:{id}")[-2:] == ["end", "begin"])
             ticks = len(place.ticks(id))
             await eventually(lambda: len(place.ticks(id)) > ticks + 3)
@@ -288,12 +288,12 @@ async def test_jobs_unknown_to_a_new_primary_run_on_one_worker(
 
 
 def _is_begun_anew(place: Shop, id: str) -> bool:
-    """On a busy machine, whose lease ends once more, more than once."""
+    """More than once if the lease ends again, as on a busy machine."""
     return place.notes(f"course:{id}")[:2] == ["begin"] * 2 and place.is_begun(id)
 
 
 class Chatty(Service):
-    """Ends as soon as it cannot be heard."""
+    """Ends as soon as it cannot publish an event."""
 
     name = "chatty"
 
@@ -304,7 +304,7 @@ class Chatty(Service):
 
 
 class Talker(Service):
-    """Always has something to say, and is not interrupted before its time."""
+    """Publishes events all the time, and has a grace period."""
 
     name = "talker"
 
@@ -320,7 +320,7 @@ class Talker(Service):
 
 
 async def test_shutdown_does_not_wait_for_unresponsive_peers(apart: Shop, proxy: Proxy) -> None:
-    """Each service waits for seconds for the answer to its event: more of them than may at once."""
+    """More services wait for replies to their events than there are threads for events."""
     worker = declare(f"redis://127.0.0.1:{proxy.port}/0", lease_s=60.0)
     worker.service(Talker)
     ids = [await apart.services.start("talker") for _ in range(16)]
@@ -328,14 +328,14 @@ async def test_shutdown_does_not_wait_for_unresponsive_peers(apart: Shop, proxy:
         for id in ids:
             await eventually(partial(apart.is_course, id, ["begin"]))
         proxy.black_hole()
-        # Calls on their way are to be in the black hole.
+        # The calls in flight must be lost, too.
         await asyncio.sleep(0.1)
         ending = asyncio.create_task(_heal_later(proxy, apart, ids))
     assert await ending < 3.0
 
 
 async def _heal_later(proxy: Proxy, place: Shop, ids: list[str]) -> float:
-    """Seconds until all were told to stop."""
+    """Seconds until all services were asked to stop."""
     began = time.monotonic()
     try:
         for id in ids:
@@ -353,7 +353,7 @@ def test_more_threads_command_at_once_than_there_are_connections(alone: Shop) ->
 
 
 class Reader(Service):
-    """Ends as soon as its own client cannot be heard."""
+    """Ends as soon as its own client cannot reach the server."""
 
     name = "reader"
     url = ""
@@ -381,7 +381,7 @@ async def test_services_failed_by_an_outage_of_redis_restart_afterwards(own_redi
             for id in ids:
                 await eventually(partial(place.is_course, id, ["begin"]))
             server.kill()
-            # For many of their words, each 10 ms.
+            # The time of many events, one each 10 ms.
             await asyncio.sleep(0.3)
             server.start()
             for id in ids:

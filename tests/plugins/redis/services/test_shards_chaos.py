@@ -27,13 +27,13 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.chaos
 
 LEASE_S = 2.0
-#: Of a cluster whose nodes are missed after 2 s, until its replica is elected.
+#: Seconds until a replica is elected, in a cluster that detects dead nodes after 2 s.
 ELECTED_S = 8.0
 
 
 @dataclass
 class Fleet:
-    """Services on a cluster whose primaries have replicas; what they say is kept elsewhere."""
+    """Services on a cluster whose primaries have replicas; their notes are on another server."""
 
     shards: Shards
     services: Services
@@ -48,7 +48,7 @@ class Fleet:
 
     @property
     def home(self) -> tuple[RedisServer, RedisServer]:
-        """The primary that has the services, and its replica."""
+        """The primary of the keys of the services, and its replica."""
         return self.shards.home(self.services.keys.waiting)
 
     def ticks(self, id: str, pid: int | None = None) -> list[tuple[int, float]]:
@@ -68,7 +68,7 @@ class Fleet:
         return False
 
     def alone(self, id: str) -> None:
-        """Whoever ticked first had stopped before the next one began."""
+        """Assert that the first copy stopped before the next one began."""
         pids = list(dict.fromkeys(pid for pid, _ in self.ticks(id)))
         for before, after in pairwise(pids):
             last = max(at for _, at in self.ticks(id, before))
@@ -84,7 +84,7 @@ def fleet(own_redis: Callable[..., RedisServer]) -> Generator[Fleet]:
         stack.callback(shards.close)
         shards.start()
         book = own_redis()
-        # A worker may be told of any node: the first one is not the one that dies.
+        # The URL may name any node: this one does not die.
         services = declare(nodes[0].url, cluster=True, lease_s=LEASE_S)
         stack.callback(services.close)
         raw = stack.enter_context(closing(redis.Redis.from_url(book.url, protocol=2)))
@@ -100,7 +100,7 @@ async def insist(command: Callable[[], Any]) -> None:
         except BrokerUnavailable:
             return False
         except ServiceRuns:
-            # One of the tries before was heard.
+            # One of the previous attempts was executed.
             return True
         return True
 
@@ -112,7 +112,7 @@ async def insist(command: Callable[[], Any]) -> None:
 async def test_services_continue_after_their_primary_was_killed(
     fleet: Fleet, lease_s: float
 ) -> None:
-    """Under a lease that outlasts the election as the same copies; else each once more."""
+    """The same copies continue if the lease outlasts the election; otherwise each starts again."""
     services = fleet.services
     services.configure(lease_s=lease_s)
     ids = [await services.start("beat") for _ in range(3)]
@@ -120,11 +120,11 @@ async def test_services_continue_after_their_primary_was_killed(
         fleet.worker(lease_s=lease_s)
     await eventually(lambda: all(len(fleet.ticks(id)) > 3 for id in ids))
     primary, replica = fleet.home
-    # The replica is to have what was written: it is some milliseconds behind.
+    # Wait until the replica, which is some milliseconds behind, has all writes.
     await asyncio.sleep(0.1)
     primary.kill()
     killed = time.time()
-    # While nobody is there.
+    # While there is no primary.
     await insist(lambda: services.stop(ids[0]))
     await insist(lambda: services.start("beat", id="late"))
     told = time.time()
@@ -143,7 +143,7 @@ async def test_services_continue_after_their_primary_was_killed(
 async def test_a_frozen_primary_hands_out_nothing_that_its_replica_gave_out(
     fleet: Fleet,
 ) -> None:
-    """With a replica to hear of each lease."""
+    """With `replicas=1`, so a replica confirms each lease."""
     services = fleet.services
     services.configure(replicas=1)
     ids = [await services.start("beat") for _ in range(3)]
@@ -153,7 +153,7 @@ async def test_a_frozen_primary_hands_out_nothing_that_its_replica_gave_out(
     primary.freeze()
     with pytest.raises(BrokerUnavailable):
         await services.stop(ids[0])
-    # It has no replica by now: so nobody is given anything, and nothing is told to be done.
+    # It has no replica now, so it grants no leases and confirms no commands.
     await eventually(lambda: fleet.shards.leads(replica), timeout=ELECTED_S)
     with pytest.raises(BrokerUnavailable):
         await services.start("beat", id="late")

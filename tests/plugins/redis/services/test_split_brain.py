@@ -1,4 +1,4 @@
-"""A replica takes over while its old primary lives on, and a worker reaches nobody else."""
+"""A replica takes over while a worker still reaches only the old primary."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.redis_fixtures import RedisServer, until
 from tests.support.waiting import eventually
 
 Own = Callable[..., RedisServer]
-#: Between the end of a lease and a first tick elsewhere: a sweep, the line, a loop that is busy.
+#: Seconds from the end of a lease to a first tick elsewhere: a sweep, a claim, a busy loop.
 _TAKEN_OVER_S = 2.0
 
 
@@ -42,13 +42,13 @@ class Split:
     far: Services
 
     def worker(self, server: RedisServer) -> int:
-        """Start a process with a worker that knows this server; gives its id."""
+        """Start a process with a worker of this server; returns its id."""
         replicas = self.near.link.replicas
         process = member(server.url, notes=self.notes, replicas=replicas, lease_s=LEASE_S)
         return self.stack.enter_context(process).pid
 
     async def part(self) -> None:
-        """From now on the old primary has no replicas, and the first of them is a primary."""
+        """Promote the first replica, and separate the old primary from all replicas."""
         self.replication.black_hole()
         tell(self.new, "REPLICAOF", "NO", "ONE")
         tell(self.third, "REPLICAOF", "127.0.0.1", self.new.port)
@@ -65,7 +65,7 @@ def _linked(replica: RedisServer) -> bool:
 
 
 def _counted(primary: RedisServer) -> int:
-    """Its replicas that WAIT finds: a primary may be half a second behind them with that."""
+    """The replicas that WAIT counts, which a primary updates up to half a second late."""
     told: Any = tell(primary, "INFO", "replication")
     named = [told.get(f"slave{number}") for number in range(told["connected_slaves"])]
     return sum(one is not None and one["state"] == "online" for one in named)
@@ -101,14 +101,14 @@ async def test_with_replicas_to_hear_of_it_nothing_runs_on_both_sides(own_redis:
         after = sides.worker(sides.new)
         await sides.part()
         parted = time.time()
-        # A command that only the old primary has is not told to be done.
+        # A command that only the old primary has is not reported as successful.
         with pytest.raises(BrokerUnavailable, match="0 of 1 replicas"):
             await sides.near.stop(other)
         await eventually(lambda: len(sides.ticks(id, after)) > 3)
         begun = sides.ticks(id, after)[0]
         assert begun - parted < LEASE_S + _TAKEN_OVER_S
         assert begun > max(sides.ticks(id, before)), "one after the other"
-        # Nor does it begin again over there, in the time that a lease of it would take.
+        # The old primary does not start it again within a lease.
         await asyncio.sleep(LEASE_S)
         assert begun > max(sides.ticks(id, before))
         found = await sides.far.get(other)
@@ -120,7 +120,7 @@ async def test_with_replicas_to_hear_of_it_nothing_runs_on_both_sides(own_redis:
 
 @pytest.mark.row("P23")
 async def test_a_command_that_only_an_old_primary_has_is_seen_as_not_done(own_redis: Own) -> None:
-    """Without replicas to hear of it the old primary says yes, as nobody has told it otherwise."""
+    """Without `replicas`, the old primary still accepts commands and renewals."""
     with split(own_redis, replicas=0) as sides:
         ids = [await sides.near.start("beat") for _ in range(2)]
         await eventually(lambda: _is(sides.far, ids[1], "WAIT"))
@@ -132,7 +132,7 @@ async def test_a_command_that_only_an_old_primary_has_is_seen_as_not_done(own_re
         assert (await sides.far.list()).new == ids
         after = sides.worker(sides.new)
         await eventually(lambda: all(len(sides.ticks(id, after)) > 3 for id in ids))
-        # Done again where it counts, it is done.
+        # Repeated at the new primary, it succeeds.
         assert await sides.far.stop(ids[0]) == "RUNNING"
         assert await sides.far.start("beat", id=late) == late
         await eventually(lambda: _is(sides.far, ids[0], "STOPPED"))
@@ -141,7 +141,7 @@ async def test_a_command_that_only_an_old_primary_has_is_seen_as_not_done(own_re
 
 @pytest.mark.chaos
 async def test_after_a_split_brain_only_one_copy_remains(own_redis: Own) -> None:
-    """Without replicas to hear of it both sides run it, until the old primary is told."""
+    """Without `replicas`, both sides run it until the old primary becomes a replica."""
     with split(own_redis, replicas=0) as sides:
         id = await sides.near.start("beat")
         before = sides.worker(sides.old)
@@ -151,7 +151,7 @@ async def test_after_a_split_brain_only_one_copy_remains(own_redis: Own) -> None
         await eventually(lambda: len(sides.ticks(id, after)) > 3)
         tell(sides.old, "REPLICAOF", "127.0.0.1", sides.new.port)
         met = time.time()
-        # For as long as the old instance could go on, if it did.
+        # For the time that the old instance could continue.
         await asyncio.sleep(2 * LEASE_S)
         assert met - 0.5 < max(sides.ticks(id, before)) < met + LEASE_S
         assert max(sides.ticks(id, after)) > met + LEASE_S

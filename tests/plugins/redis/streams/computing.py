@@ -15,14 +15,14 @@ from chancy.plugins.redis.streams.streams import Streams
 from tests.plugins.redis.streams.fleet import in_turn
 from tests.support.waiting import eventually_sync
 
-#: Where the server is, in the worker and in its children.
+#: The URL of the server, for the worker and its child processes.
 URL = os.environ.get("CHANCY_TEST_STREAMS_URL", "redis://127.0.0.1:1/0")
 CLUSTER = os.environ.get("CHANCY_TEST_STREAMS_CLUSTER") == "yes"
 streams = Streams(RedisSettings(url=URL, cluster=CLUSTER, prefix="t:"))
 
 
 class OnlyHere(Exception):
-    """An error that no other process can read: one of a program's main module is such, too."""
+    """An error that no other process can unpickle, like one of a program's main module."""
 
     def __reduce__(self) -> tuple[Callable[[int], OnlyHere], tuple[int]]:
         return _of, (os.getpid(),)
@@ -56,7 +56,7 @@ def compute(events: BlockingEvents[Sum]) -> None:
             case "die":
                 os._exit(3)
             case "slow":
-                _note(events.partition, one)  # that it has begun
+                _note(events.partition, one)  # its start
                 eventually_sync(Path(f"{os.environ['CHANCY_TEST_STREAMS_NOTES']}.go_on").exists)
             case "burn":
                 until = time.monotonic() + 1.5  # longer than the lease

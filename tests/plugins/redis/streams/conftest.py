@@ -1,4 +1,4 @@
-"""A way to Redis, alone and on a cluster."""
+"""Clients of a single server and of a cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.plugins.redis.streams import shop
 
 @pytest.fixture(params=["alone", pytest.param("cluster", marks=pytest.mark.chaos)])
 def place(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Where streams are: a server alone, and in the long runs a cluster of three primaries."""
+    """A single server, and in the long runs a cluster of three primaries."""
     clustered = request.param == "cluster"
     url = request.getfixturevalue("redis_cluster" if clustered else "redis_url")
     return {"url": url, "cluster": clustered}
@@ -37,7 +37,7 @@ async def alone(redis_url: str) -> AsyncIterator[RedisClient]:
 
 @pytest.fixture
 async def streams(place: dict[str, Any]) -> AsyncIterator[Streams]:
-    """Without streams or processors so far."""
+    """Streams without any declarations."""
     made = Streams(RedisSettings(**place, prefix="t:"))
     yield made
     await made.link.close()
@@ -45,6 +45,6 @@ async def streams(place: dict[str, Any]) -> AsyncIterator[Streams]:
 
 @pytest.fixture
 def shop_streams(streams: Streams) -> Streams:
-    """Those of the application of the command line."""
+    """The streams of the application that tests of commands use."""
     shop.declare(streams)
     return streams

@@ -21,7 +21,7 @@ Line = tuple[str, int, int]
 
 
 def check_order(partition: int, lines: Sequence[Line]) -> None:
-    """What comes again comes behind what it was before, and not twice in a run."""
+    """Redelivered events are in order, and no run has an event twice."""
     first: dict[int, list[int]] = defaultdict(list)
     by_run: dict[tuple[str, int], list[int]] = defaultdict(list)
     for run, key, seq in lines:
@@ -81,7 +81,7 @@ class Crew:
             self.sent += count
 
     async def lines(self) -> dict[int, list[Line]]:
-        """Run, key and number of what was worked on, by partition and in order."""
+        """Run, key and number of each processed event, by partition and in order."""
         found: dict[int, list[Line]] = {}
         for partition in range(PARTITIONS):
             texts: Any = await self.streams.link.command("LRANGE", noted(partition), 0, -1)
@@ -132,7 +132,7 @@ class Crew:
         return not any([await pending(self.orders, number) for number in range(PARTITIONS)])
 
     async def owners(self) -> list[str]:
-        """The owner of each partition that has one, by what Redis keeps."""
+        """The owner of each owned partition, as Redis has it."""
         found = []
         for partition in range(PARTITIONS):
             own = self.orders.keys.own(partition, "handle")
@@ -142,7 +142,7 @@ class Crew:
         return found
 
     async def share(self, workers: int) -> bool:
-        """Whether so many workers own as many partitions as each other."""
+        """Whether this many workers own equal numbers of partitions."""
         owners = await self.owners()
         counts = {owners.count(one) for one in owners}
         return (len(owners), len(set(owners)), counts) == (

@@ -1,4 +1,4 @@
-"""Workers of a stream within a test, each with connections and a membership of its own."""
+"""Workers of a stream in the process of a test, each with its own client and membership."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Order(Record):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """That a worker had an event."""
+    """An event that a worker has received."""
 
     worker: int
     partition: int
@@ -37,7 +37,7 @@ Handler = Callable[[int, Events[Order]], Awaitable[None]]
 
 
 def in_turn(key: int) -> int:
-    """A hasher whose partitions a test can foresee."""
+    """A hasher with predictable partitions."""
     return key
 
 
@@ -50,7 +50,7 @@ def orders_of(streams: Streams, partitions: int, **options: Any) -> Stream[Order
 
 @dataclass
 class Worker:
-    """One worker: what its streams are, and the task that serves them."""
+    """One worker: its streams, and the task that serves them."""
 
     number: int
     streams: Streams
@@ -133,7 +133,7 @@ class Fleet:
         return worker
 
     async def settle(self, count: int = 1) -> Worker:
-        """Start workers, and wait until all have their share; gives the last of them."""
+        """Start workers, and wait until all have their share; returns the last one."""
         worker = await self.start()
         for _ in range(count - 1):
             worker = await self.start()
@@ -159,13 +159,13 @@ class Fleet:
         await self.sender.streams.link.close()
 
     async def send(self, first: int, count: int, *, keys: int = 20) -> None:
-        """Send orders that are numbered through, of so many keys in turn."""
+        """Send orders with consecutive numbers, of this many keys in turn."""
         await self.orders.send(
             *(Order(key=number % keys, seq=number) for number in range(first, first + count))
         )
 
     def settled(self) -> bool:
-        """Whether every partition has one owner, and all have as many as others or one less."""
+        """Whether every partition has one owner, and shares differ by at most one."""
         owned = [worker.owned for worker in self.workers.values()]
         counts = sorted(map(len, owned))
         return (
@@ -175,18 +175,18 @@ class Fleet:
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of the orders as they were seen."""
+        """The numbers of the orders, in the order of their processing."""
         return [one.order.seq for one in self.seen]
 
     def out_of_order(self) -> Sequence[tuple[int, list[int]]]:
-        """The keys whose orders were not seen in order, with what was seen."""
+        """The keys whose orders were processed out of order, with the numbers."""
         by_key: dict[int, list[int]] = defaultdict(list)
         for one in self.seen:
             by_key[one.order.key].append(one.order.seq)
         return [(key, found) for key, found in by_key.items() if found != sorted(found)]
 
     async def groups(self) -> list[dict[str, Any]]:
-        """What Redis knows of the group of each partition that has one."""
+        """The state of the group of each partition."""
         found: list[dict[str, Any]] = []
         for number in range(self.partitions):
             reply = await self.orders.link.command("XINFO", "GROUPS", self.orders.keys.log(number))
@@ -197,7 +197,7 @@ class Fleet:
         return sum(group["pending"] for group in await self.groups())
 
     async def idle(self) -> bool:
-        """Whether all that was read is acknowledged."""
+        """Whether all events that were read are acknowledged."""
         return await self.pending() == 0
 
 
@@ -213,7 +213,7 @@ def _text(name: bytes | str) -> str:
 
 @contextlib.asynccontextmanager
 async def fleet(url: str, **options: Any) -> AsyncGenerator[Fleet]:
-    """A fleet without workers; it is stopped in the end."""
+    """A fleet without workers, which is stopped at the end."""
     made = Fleet(url, **options)
     try:
         yield made
@@ -223,7 +223,7 @@ async def fleet(url: str, **options: Any) -> AsyncGenerator[Fleet]:
 
 @contextlib.asynccontextmanager
 async def working(streams: Streams) -> AsyncGenerator[None]:
-    """Serve streams meanwhile."""
+    """Serve streams within the block."""
     task = asyncio.create_task(streams.serve())
     try:
         yield

@@ -1,4 +1,4 @@
-"""Streams to send to, and what is in them."""
+"""Streams for tests of senders, and their contents."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ delete = EventOutboxReader.delete
 
 
 async def risky_delete(outbox: EventOutboxReader, done: Sequence[EventOutboxRow]) -> int:
-    """Between the copy and the deletion, and behind it."""
+    """Die between the append and the deletion, or after it."""
     perhaps_die()
     count = await delete(outbox, done)
     perhaps_die()
@@ -55,7 +55,7 @@ async def risky_delete(outbox: EventOutboxReader, done: Sequence[EventOutboxRow]
 
 async def main(dsn: str, url: str) -> None:
     relay.LEASE_S = LEASE_S
-    # Small, so that there are many steps to be killed between.
+    # Small, so that there are many steps between which it can be killed.
     relay.ROWS = 20
     EventOutboxReader.delete = risky_delete  # type: ignore[method-assign, assignment]
     chancy, _ = declare(dsn, url)

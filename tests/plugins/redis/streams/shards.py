@@ -1,4 +1,4 @@
-"""A cluster of which each primary has a replica, to kill primaries and to move slots."""
+"""A cluster whose primaries have replicas, for tests that kill primaries and move slots."""
 
 from __future__ import annotations
 
@@ -62,18 +62,18 @@ class Shards:
         return bool(told["role"] == "slave" and told["master_link_status"] == "up")
 
     def name(self, node: RedisServer) -> str:
-        """What the cluster calls a node."""
+        """The id of a node in the cluster."""
         return bytes(tell(node, "CLUSTER MYID")).decode()
 
     def home(self, key: str) -> tuple[RedisServer, RedisServer]:
-        """The primary that has the slot of a key at the start, and its replica."""
+        """The first primary of the slot of a key, and its replica."""
         nodes = self.primaries.nodes
         slot = int(tell(nodes[0], "CLUSTER KEYSLOT", key))
         at = min(slot // -(-16_384 // len(nodes)), len(nodes) - 1)
         return nodes[at], self.replicas[at]
 
     def leads(self, node: RedisServer) -> bool:
-        """Whether a node is a primary by now, and the cluster whole."""
+        """Whether a node is a primary now, and the cluster is complete."""
         try:
             whole = str(tell(node, "CLUSTER INFO")["cluster_state"]) == "ok"
             return whole and bool(tell(node, "ROLE")[0] == b"master")
@@ -86,12 +86,12 @@ class Shards:
         self.shut(slot, source, target)
 
     def open(self, slot: int, source: RedisServer, target: RedisServer) -> None:
-        """Begin to move a slot: what is not at the source any more is asked for at the target."""
+        """Begin to move a slot: the source redirects requests for missing keys to the target."""
         tell(target, "CLUSTER SETSLOT", slot, "IMPORTING", self.name(source))
         tell(source, "CLUSTER SETSLOT", slot, "MIGRATING", self.name(target))
 
     def shut(self, slot: int, source: RedisServer, target: RedisServer) -> None:
-        """Move the keys that are left, and tell everybody whose it is."""
+        """Move the remaining keys, and announce the new owner to all nodes."""
         name = self.name(target)
         while keys := self._keys(source, slot):
             tell(source, "MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
@@ -99,7 +99,7 @@ class Shards:
             tell(node, "CLUSTER SETSLOT", slot, "NODE", name)
 
     def _keys(self, node: RedisServer, slot: int) -> list[bytes]:
-        """Some keys of a slot, to the byte: the client would make text of them."""
+        """Some keys of a slot as bytes: the client would decode them."""
         with closing(node.client()) as client:
             client.response_callbacks.clear()
             found: list[bytes] = command_sync(client, "CLUSTER GETKEYSINSLOT", slot, _KEYS_AT_ONCE)

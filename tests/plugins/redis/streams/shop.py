@@ -13,7 +13,7 @@ from tests.plugins.redis.streams.orders import Order
 
 
 def declare(streams: Streams, size: int = 50_000) -> None:
-    """Streams for which nobody works, unless a test adds a processor."""
+    """Declare streams without a processor; tests may add some."""
     streams.stream(
         "orders", record=Order, partition_by="order_id", partitions=4, hasher=in_turn, size=size
     )

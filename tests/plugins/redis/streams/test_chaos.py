@@ -44,7 +44,7 @@ def check(lines: dict[int, list[Line]]) -> None:
 
 
 async def check_acknowledgements(crew: Crew, book: Witness) -> None:
-    """Each was the owner's of its moment, by what the servers have run; none is missing."""
+    """By the commands of the servers, each acknowledgement came from the owner; none is missing."""
     await book.catch_up()
     assert book.wrong == []
     for partition in range(PARTITIONS):
@@ -56,12 +56,12 @@ async def check_acknowledgements(crew: Crew, book: Witness) -> None:
 @pytest.mark.chaos
 @pytest.mark.row("R11", "R26", "R29")
 async def test_the_partitions_of_a_killed_worker_continue_elsewhere(crew: Crew) -> None:
-    """With what it had at hand, which the next owner has first, in order, and knows of."""
+    """The next owner first gets its events in progress, in order and marked as recovering."""
     async with witness(crew.streams.link, crew.url) as book:
         for _ in range(2):
             crew.start()
         await eventually(partial(crew.share, 2))
-        # 600 are done in a tenth of a second, within which the machine may not come to the kill.
+        # 600 events take a tenth of a second, and a busy machine may kill too late.
         await crew.keep_busy(6000)
         crew.kill(crew.processes[0])
         assert not await crew.nothing_pending()
@@ -85,7 +85,7 @@ async def test_owners_are_killed_and_frozen_in_a_loop(crew: Crew) -> None:
 
 
 async def survive(crew: Crew, seconds: int) -> bool:
-    """Whether acknowledgements of former owners have come, and were refused."""
+    """Whether acknowledgements of former owners have arrived and were refused."""
     async with witness(crew.streams.link, crew.url) as book:
         for _ in range(3):
             crew.start()

@@ -128,7 +128,7 @@ def test_a_line_without_an_end_does_not_fill_the_memory(
 def test_the_line_to_resume_from_is_reported(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When there is no room, and none is made."""
+    """Raised while the partition stays full."""
     monkeypatch.setattr(batch, "CHUNK", 2)
     run = runner(RedisSettings(url=redis_url, prefix="t:"), shop_size="2")
     path = tmp_path / "orders.jsonl"
@@ -224,7 +224,7 @@ async def test_a_reset_processor_sees_everything_again(run: Run, shop_streams: S
 
 @pytest.mark.row("R20", "R43", "R45")
 async def test_a_parked_partition_is_shown_and_resumed(run: Run, shop_streams: Streams) -> None:
-    """Its key is gone then, and workers are told to look."""
+    """A resume deletes the key of the quarantine and notifies the workers."""
     (stream, _), link = shop_streams.streams, shop_streams.link
     park = stream.keys.park(1, "bill")
     await link.command("HSET", park, "xid", "1-1", "error", "ValueError: five", "at", 1)
@@ -245,7 +245,7 @@ async def test_a_parked_partition_is_shown_and_resumed(run: Run, shop_streams: S
     "words", [("lag", "--json"), ("members",), ("resume",), ("reset", "--yes")]
 )
 async def test_a_processor_that_there_is_not(shop_streams: Streams, words: Sequence[str]) -> None:
-    """It would begin with the first reset, and hold all that comes for nobody."""
+    """A reset would create its group, which keeps all events without a reader."""
     run = runner(shop_streams.link.settings)
     name, *options = words
     (stream, _) = shop_streams.streams
@@ -255,7 +255,7 @@ async def test_a_processor_that_there_is_not(shop_streams: Streams, words: Seque
     await stream.link.command("XGROUP", "CREATE", stream.keys.log(2), "ship", "0", "MKSTREAM")
     said = await asyncio.to_thread(run, name, "orders", "bil", *options, code=2)
     assert said.err.endswith("it has: bill, ship\n")
-    # Another application's, which has begun or just joined.
+    # A processor of another application that has started or just joined.
     code = 1 if name == "resume" else 0
     await asyncio.to_thread(run, name, "orders", "ship", *options, code=code)
     if name != "reset":
@@ -274,7 +274,7 @@ async def small_shop(link: RedisClient) -> AsyncIterator[Streams]:
 
 
 async def test_an_unused_processor_is_removed(small_shop: Streams) -> None:
-    """The stream is full because of it; then there is room, and nothing of it is left."""
+    """Its unread events fill the stream; its removal makes room and leaves no keys."""
     settings = small_shop.link.settings
     run = runner(settings, shop_size="2")
     (stream, _) = small_shop.streams
@@ -307,7 +307,7 @@ async def test_an_unused_processor_is_removed(small_shop: Streams) -> None:
 
 
 async def test_a_processor_is_forgotten_although_it_has_members(small_shop: Streams) -> None:
-    """Those that were killed a moment ago, and will not come again."""
+    """Members that were killed a moment ago and do not return."""
     run = runner(small_shop.link.settings, shop_size="2")
     (stream, _) = small_shop.streams
     key = stream.keys.members("bill")
@@ -320,7 +320,7 @@ async def test_a_processor_is_forgotten_although_it_has_members(small_shop: Stre
 
 
 async def left(link: RedisClient) -> AsyncIterator[str]:
-    """The keys of the processor that are there."""
+    """The existing keys of the processor."""
     keys = StreamKeys("t:", "orders")
     for number in range(4):
         for key in (keys.own(number, "bill"), keys.park(number, "bill"), keys.dead(number, "bill")):
@@ -337,7 +337,7 @@ async def test_read_events_are_discarded_except_in_owned_partitions(shop_streams
         log = keys.log(number)
         await link.command("XGROUP", "CREATE", log, "bill", "0")
         await link.command("XREADGROUP", "GROUP", "bill", "e1", "STREAMS", log, ">")
-    # Of a worker that is no member yet, or any more.
+    # As of a worker that has not joined yet, or has left.
     until = round(time.time() * 1000) + 60_000
     await link.command("HSET", keys.own(0, "bill"), "owner", "one", "until", until, "epoch", 1)
     await link.command("HSET", keys.park(2, "bill"), "xid", "1-1", "error", "E: no", "at", 1)
@@ -349,21 +349,21 @@ async def test_read_events_are_discarded_except_in_owned_partitions(shop_streams
     assert [one.parked for one in found] == [None] * 4
 
 
-#: Prints what it has taken of memory at most, in kB, behind what the command prints.
+#: Prints the peak memory in kB after the output of the command.
 PROGRAM = r"""
 import re, sys
 from chancy.cli.main import cli
 cli(sys.argv[1:], standalone_mode=False)
-# What getrusage says is at least what the process had that started this one.
+# getrusage reports at least the memory of the parent process.
 print(re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())[1])
 """
 LINE = json.dumps({"order_id": 1, "note": "x" * 1_900}) + "\n"
-#: What moves the cursor, erases and colours.
+#: Control sequences that move the cursor, erase or set colours.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal:
-    """What a person has seen, and what went to stdout."""
+    """The output on the terminal, and stdout."""
 
     def __init__(self, file: Path, url: str, *, pipe: bool) -> None:
         words = ["redis", "stream", "sendmany", "refunds", "-" if pipe else str(file)]
@@ -391,11 +391,11 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """What was seen, one frame after the other."""
+        """The frames of the terminal, in order."""
         return _CONTROL.sub("", self.seen)
 
     def counts(self, what: str) -> Sequence[int]:
-        """The numbers of the frames that count so."""
+        """The numbers in the frames that match."""
         return [int(one.replace(",", "")) for one in re.findall(rf"([\d,]+) {what}", self.text)]
 
 
@@ -405,7 +405,7 @@ def _read(end: int) -> bytes:
         while some := os.read(end, 65_536):
             found += some
     except OSError:
-        pass  # a terminal ends so when nobody has its other side any more
+        pass  # the terminal is closed on the other side
     os.close(end)
     return found
 
@@ -413,7 +413,7 @@ def _read(end: int) -> bytes:
 @pytest.mark.chaos
 @pytest.mark.row("R38")
 def test_a_bar_shows_how_far_a_file_is_in_little_memory(redis_url: str, tmp_path: Path) -> None:
-    """20 MB, checked and then sent, in no more memory than 4 MB."""
+    """20 MB are checked and sent with at most 4 MB of additional memory."""
     file = tmp_path / "orders.jsonl"
 
     def shown_for(count: int) -> tuple[Terminal, int]:
@@ -429,13 +429,13 @@ def test_a_bar_shows_how_far_a_file_is_in_little_memory(redis_url: str, tmp_path
     assert many_kb < few_kb + 4_000
     checked, sent = shown.counts("checked"), shown.counts("sent")
     assert (checked, sent) == (sorted(checked), sorted(sent))
-    # A quick machine has checked all before the first frame.
+    # A fast machine finishes the check before the first frame.
     assert all(0 < one <= 10_000 for one in checked)
     assert sent[-1] == 10_000
     percents = {int(one) for one in re.findall(r"(\d+) %", shown.text)}
     assert percents > {0, 100}, "it moves"
     assert "━" in shown.text
-    # Its line is empty in the end, and the cursor is to be seen again.
+    # At the end the line is cleared and the cursor is visible again.
     assert shown.seen.rindex("\x1b[2K") > shown.seen.rindex("sent")
     assert shown.seen.rindex("\x1b[?25h") > shown.seen.rindex("\x1b[?25l")
 

@@ -35,7 +35,7 @@ class Part(Record):
 
 
 class Everything(Record):
-    """One of each kind that JSON has no type for."""
+    """A value of each type that JSON lacks."""
 
     at: datetime
     took: timedelta
@@ -72,7 +72,7 @@ class Text(Record):
 
 @dataclass
 class Reversing:
-    """A compressor that does not, and counts."""
+    """A compressor that returns its input, and counts the calls."""
 
     name: str = "reverse"
     calls: int = 0
@@ -221,7 +221,7 @@ def test_a_level_that_cannot_be_is_refused(make: Any) -> None:
 
 
 def _miss(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
-    """Let a library be missing."""
+    """Make the import of a library fail."""
     import sys
 
     real = builtins.__import__

@@ -90,7 +90,7 @@ async def test_an_event_is_filed_replayed_and_handled(shop: Shop) -> None:
 
 
 async def refused(shop: Shop) -> DeadLetter:
-    """The letter of an order that was refused."""
+    """The dead letter of a refused order."""
     Bill(shop, 1)
     async with Worker(shop.chancy):
         await shop.stream.send(*orders(1))
@@ -101,7 +101,7 @@ async def refused(shop: Shop) -> DeadLetter:
 async def test_applications_replay_events_of_their_streams_without_a_processor_of_them(
     shop: Shop, dsn: str, redis_url: str
 ) -> None:
-    """And none of another application in their schema."""
+    """Events of another application in the same schema are not replayed."""
     letter = await refused(shop)
     async with opened(dsn, redis_url, prefix="u:") as other:
         Bill(other)
@@ -136,7 +136,7 @@ async def test_an_event_that_cannot_be_read_or_was_filed_before_is_filed_once(sh
     (letter,) = await filed(shop, 1)
     assert letter.arguments == {"data": "\\xff\\0{"}
     assert (letter.error, letter.message, letter.died_at.timestamp()) == ("E", "no", 1.0)
-    # A worker that died before it deleted the entry.
+    # As after a worker died before it deleted the entry.
     await shop.stream.link.command("DEL", key)
     await shop.stream.link.command("XADD", key, "7-1", *fields)
     assert await filed(shop, 1) == [letter]
@@ -171,7 +171,7 @@ async def test_few_large_events_are_filed_by_one_statement(shop: Shop) -> None:
     counts = list[int]()
 
     class Counting:
-        """The store, with the dead letters of each statement."""
+        """The store; counts the dead letters of each statement."""
 
         schema = shop.store.schema
 

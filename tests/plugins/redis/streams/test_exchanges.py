@@ -1,4 +1,4 @@
-"""What ends ownership stands behind the last exchange of a partition; idle ones are watched."""
+"""The end of an ownership follows the last exchange of a partition; idle partitions are watched."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.waiting import eventually
 
 
 class SlowExchanges:
-    """Exchanges take a while; what else was sent of a partition meanwhile is counted."""
+    """Delays exchanges, and counts other scripts of the same partition meanwhile."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *ends: str) -> None:
         self.beside = 0
@@ -52,7 +52,7 @@ class SlowExchanges:
 
 
 async def unhurried(worker: int, events: Events[Order]) -> None:
-    """Its acknowledgements come in while the exchange before them is under way."""
+    """Acknowledge events while the previous exchange is in flight."""
     async for order in events.records():
         if order.seq == 10:
             raise ValueError(f"order {order.seq}")
@@ -63,14 +63,14 @@ async def unhurried(worker: int, events: Events[Order]) -> None:
 async def test_a_partition_is_released_behind_what_is_on_its_way(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exchange that ends while the hand-over waits for it may be followed by another at once."""
+    """When the exchange for which a release waits has ended, the next may start at once."""
     exchanges = SlowExchanges(monkeypatch, "streams.release")
     async with fleet(redis_url, partitions=1, handler=unhurried) as crew:
         worker = await crew.settle()
         runner = worker.executor.runner
         (lane,) = runner.partitions
         await crew.send(11, 40)
-        # One is under way, and the next has something to carry.
+        # One exchange is in flight, and there are acknowledgements for the next.
         await eventually(lambda: lane.fetching and lane.acked)
         await crew.stop(worker)
         assert exchanges.ended
@@ -82,7 +82,7 @@ async def test_a_partition_is_released_behind_what_is_on_its_way(
 async def test_a_partition_is_quarantined_behind_what_is_on_its_way(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise what is done and refused would come again."""
+    """Otherwise finished events would be refused and delivered again."""
     exchanges = SlowExchanges(monkeypatch, "streams.park")
 
     options = {"policy": Quarantine()}
@@ -99,7 +99,7 @@ async def test_a_partition_is_quarantined_behind_what_is_on_its_way(
 async def test_acknowledgements_sent_with_a_quarantine_are_counted_once(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The fetcher is asked to pass it on in the very moment in which the partition is parked."""
+    """The fetcher is asked to send it just when the partition is parked."""
     park = Ownership.park
 
     async def parked(ownership: Ownership, lane: OwnedPartition[Any], error: BaseException) -> bool:
@@ -126,7 +126,7 @@ async def test_acknowledgements_sent_with_a_quarantine_are_counted_once(
 async def test_many_pending_events_that_are_gone_are_passed_over_at_once(
     alone: RedisClient,
 ) -> None:
-    """As many as were asked for: more than Lua unpacks."""
+    """The number of events exceeds what Lua unpacks."""
     keys, count = StreamKeys(alone.prefix, "orders"), 9_000
     own, log, stat = keys.own(0, "handle"), keys.log(0), keys.stat(0)
     for _ in range(count // 1_000):
@@ -149,7 +149,7 @@ async def test_many_pending_events_that_are_gone_are_passed_over_at_once(
 
 @pytest.mark.row("R16")
 async def test_a_read_ends_at_large_events_behind_small_ones(alone: RedisClient) -> None:
-    """Those that the mean of earlier events does not foresee; a step has at most 32."""
+    """Events larger than the mean of earlier ones; a step reads at most 32."""
     keys, small, large = StreamKeys(alone.prefix, "orders"), 40, 60
     own, log, stat = keys.own(0, "handle"), keys.log(0), keys.stat(0)
     run: list[Value] = [2, small + large, *["a", "b"] * small, *["a", "b" * 10_000] * large]
@@ -180,7 +180,7 @@ async def test_a_read_ends_at_large_events_behind_small_ones(alone: RedisClient)
 async def test_a_large_batch_becomes_dead_letters_in_several_scripts(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server does nothing else while a script runs."""
+    """The server is blocked while a script runs."""
     buried = list[int]()
 
     async def noted(calls: Calls, send: Send) -> list[Any]:
@@ -205,7 +205,7 @@ async def test_a_large_batch_becomes_dead_letters_in_several_scripts(
 
 
 def idle(number: int) -> OwnedPartition[Order]:
-    """A lane that has read everything."""
+    """A partition whose log was read to its end."""
     lane = OwnedPartition[Order](
         number,
         1,
@@ -233,7 +233,7 @@ async def test_it_is_waited_for_though_the_read_was_not_on_its_way_yet(
     async def late(wire: RedisConnection, parts: Any, timeout_s: float) -> Any:
         if parts[0] == "XREAD":
             begun.set()
-            await asyncio.sleep(0.05)  # so that it is sent after what is to end it
+            await asyncio.sleep(0.05)  # so that it is sent after the command that unblocks it
         return await command(wire, parts, timeout_s)
 
     monkeypatch.setattr(RedisConnection, "command", late)
@@ -244,7 +244,7 @@ async def test_it_is_waited_for_though_the_read_was_not_on_its_way_yet(
         await begun.wait()
         lanes.append(idle(1))
         waiter.check()
-        await asyncio.sleep(0.1)  # until it has been sent, and blocks for four seconds unless ended
+        await asyncio.sleep(0.1)  # it has been sent, and blocks for four seconds unless unblocked
         await alone.command("XADD", orders.keys.log(1), "*", "a", "b")
         await eventually(lambda: lanes[1].more, timeout=3)
         assert not lanes[0].more
@@ -281,12 +281,12 @@ async def test_each_processor_of_a_stream_is_woken_by_the_entries_that_it_has_no
         wait_after(xid.decode(), *lanes)
         xid = await alone.command("XADD", log, "*", "a", "b")
         await eventually(lambda: first.more and second.more)
-        # The first has read that entry, and waits for the next one.
+        # The first processor has read that entry, and waits for the next one.
         wait_after(xid.decode(), first)
         wait_after("0-0", second)
         await eventually(lambda: second.more)
         assert not first.more
-        # The end of one processor does not concern the other.
+        # The end of one processor does not affect the other.
         serving[1].cancel()
         await asyncio.wait(serving[1:])
         await alone.command("XADD", log, "*", "a", "b")

@@ -1,4 +1,4 @@
-"""Servers that fail over, refuse, forget, are full or fall silent while workers are at work."""
+"""Servers that fail over, lose groups, are full or do not reply, while workers run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUICK = {"lease_s": 1.0, "check_s": 0.2}
 
 
 async def persist(crew: Fleet, first: int, count: int) -> None:
-    """Send until it succeeds; what was unknown may be there twice."""
+    """Send until it succeeds; events of sends with an unknown outcome may be stored twice."""
 
     async def sent() -> bool:
         try:
@@ -43,7 +43,7 @@ async def seen(crew: Fleet, count: int) -> None:
 
 
 def check(crew: Fleet) -> None:
-    """What came again came behind what it had been before."""
+    """The first deliveries of each key are in order, whatever was delivered again."""
     first: dict[int, list[int]] = defaultdict(list)
     for one in crew.seen:
         if one.order.seq not in first[one.order.key]:
@@ -92,7 +92,7 @@ async def test_groups_that_are_gone_are_made_again(redis_url: str) -> None:
             await crew.orders.link.command("XGROUP", "DESTROY", log, "handle")
         crew.seen.clear()
         await crew.send(200, 100)
-        # Nothing says how far it was: so it begins with all that is kept.
+        # Its position is lost, so it begins with all stored events.
         await seen(crew, 300)
         check(crew)
 
@@ -131,7 +131,7 @@ def _owned(*crews: Fleet) -> tuple[int, ...]:
 
 
 async def test_events_are_processed_on_a_full_server(own_redis: Callable[..., RedisServer]) -> None:
-    """From the start of a worker to its end."""
+    """Also at the start and the stop of a worker."""
 
     options = {"policy": Ignore(keep=True)}
     server = own_redis(maxmemory_policy="noeviction")
@@ -155,7 +155,7 @@ async def test_events_are_processed_on_a_full_server(own_redis: Callable[..., Re
         processor = Processor(crew.orders, nothing, name="handle", options=Options(lease_s=60.0))
         ownership = Ownership(link, processor, "another")
         for partition in (await ownership.acquire([0, 1])).values():
-            # It was released.
+            # The worker has released it.
             assert isinstance(partition, OwnedPartition)
             deadline, partition.deadline = partition.deadline, -math.inf
             assert await ownership.extend([partition]) == []

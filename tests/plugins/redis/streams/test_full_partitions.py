@@ -98,7 +98,7 @@ async def filled(link: RedisClient, done: int, note: str = "", **options: Any) -
 async def test_counted_events_were_not_acknowledged(
     alone: RedisClient, done: int, count: int
 ) -> None:
-    """Also where Redis would free the log by whole nodes, which hold some of both."""
+    """Also if a node of the log, which Redis frees as a whole, has events of both kinds."""
     stream = await filled(alone, done, size=1_000, full="drop_oldest")
     await stream.send(*orders(*range(1_000, 1_000 + count)))
     left = [number for _, number in await entries(stream, 0)]
@@ -111,7 +111,7 @@ async def test_counted_events_were_not_acknowledged(
 async def test_there_is_room_where_all_was_acknowledged(
     alone: RedisClient, size: int, count: int, note: str
 ) -> None:
-    """Though it takes some of a node."""
+    """Also if the events are only a part of a node."""
     stream = await filled(alone, size, note, size=size)
     await stream.send(*orders(*range(count)), timeout_s=0)
     assert [number for _, number in await entries(stream, 0)][-count:] == [*range(count)]
@@ -119,7 +119,7 @@ async def test_there_is_room_where_all_was_acknowledged(
 
 @pytest.mark.row("R06")
 async def test_large_events_are_trimmed_unread(own_redis: Callable[..., RedisServer]) -> None:
-    """What a script reads is in the memory of the server meanwhile."""
+    """The server keeps what a script reads in memory meanwhile."""
     link = RedisClient(RedisSettings(url=own_redis().url, prefix="t:"))
     stream = declare(link, partitions=1, size=150)
     log = stream.keys.log(0)
@@ -168,7 +168,7 @@ async def test_another_codec_is_no_reason_to_refuse(alone: RedisClient) -> None:
 async def test_nothing_is_sent_behind_a_batch_that_failed(
     link: RedisClient, monkeypatch: pytest.MonkeyPatch, threaded: bool
 ) -> None:
-    """What was sent is a beginning of what was given, and counted: so it can be gone on from."""
+    """The records that were sent are the first ones, and counted, so a caller can continue."""
     monkeypatch.setattr(batch, "CHUNK", 2)
     stream = declare(link, partitions=2, size=2)
     await link.command("XGROUP", "CREATE", stream.keys.log(0), "p", "0", "MKSTREAM")
@@ -185,14 +185,14 @@ async def test_nothing_is_sent_behind_a_batch_that_failed(
 async def test_a_row_of_the_outbox_is_appended_though_it_is_larger_than_the_stream_is_now(
     alone: RedisClient, full: str
 ) -> None:
-    """It was written before the size of the stream was lowered; others wait behind it."""
+    """It was written before the size of the stream was reduced; other rows wait behind it."""
     keys = StreamKeys(alone.prefix, "orders")
     given = (keys.log(0), keys.stat(0), keys.relayed(0))
     event: list[Value] = ["data.json", b"1"]
     small: list[Value] = [1, "one", 2, 1, "data.json", b"0"]
     large: list[Value] = [2, "two", 2, 5, *event * 5]
     if full == "block":
-        # Only once there is nothing else in the log.
+        # Only after the log is empty.
         assert await alone.run("streams.relay", given, (1, 3, full, *small, *large)) == [1, 1]
         await alone.command("DEL", keys.log(0))
     else:
@@ -207,7 +207,7 @@ NARROW, WIDE = (b"a", b"1"), (b"a", b"2", b"b", b"3")
 
 
 class Given:
-    """The coding and the route of entries that are written already, all of one partition."""
+    """Coding and route of encoded entries, all for one partition."""
 
     name = "given"
 
@@ -222,7 +222,7 @@ class Given:
 
 
 async def nearly_full(link: RedisClient) -> Stream[Order]:
-    """A stream of one partition that has room for one more, until `make_room`."""
+    """A stream of one partition, with room for one event until `make_room`."""
     stream = declare(link, partitions=2, size=4)
     for number in range(2):
         await link.command("XGROUP", "CREATE", stream.keys.log(number), "p", "0", "MKSTREAM")
@@ -244,7 +244,7 @@ async def send(stream: Stream[R], *records: R, threaded: bool, timeout_s: float 
 
 
 async def waiting(stream: Stream[Order], *ids: int, threaded: bool) -> asyncio.Task[None]:
-    """A send that has found no room, or another that waits."""
+    """Return once this many sends wait for room."""
     line = stream.backpressure.line(0)
     before = len(line)
     task = asyncio.create_task(send(stream, *orders(*ids), threaded=threaded))
@@ -277,7 +277,7 @@ async def test_a_later_send_that_would_fit_does_not_pass_one_that_waits_for_room
 async def test_a_sender_that_gives_up_unblocks_the_next_one_at_once(
     alone: RedisClient, monkeypatch: pytest.MonkeyPatch, threaded: bool
 ) -> None:
-    # Nobody looks for room but who is told to.
+    # No send retries unless it is woken.
     monkeypatch.setattr(SendWait, "pause_s", lambda wait: max(0.0, wait.left_s))
     stream = await nearly_full(alone)
     first = await waiting(stream, 6, 8, threaded=False)
@@ -299,7 +299,7 @@ async def test_a_send_whose_loop_stands_still_is_not_waited_for_when_its_time_is
 
     def begin() -> asyncio.Task[list[str]]:
         task = other.create_task(stream.send(*orders(6, 8), timeout_s=0.5))
-        # It runs only so long: a step at a time, until the send is in line.
+        # It runs one step at a time until the send is queued.
         while not stream.backpressure.waited(0):
             other.run_until_complete(asyncio.sleep(0.001))
         return task

@@ -1,4 +1,4 @@
-"""Halted partitions and how they go on; what keeps streams in shape, and must not be left out."""
+"""Halted partitions and their resumption; maintenance of streams."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_a_resume_of_old_is_not_repeated_when_a_connection_was_lost(
         await eventually(lambda: ("resume", None) in heard)
         count = len(heard)
         await link.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        await eventually(lambda: len(heard) > count)  # plans are looked at again
+        await eventually(lambda: len(heard) > count)  # the plan was read again
         await look.resume([2])
         await eventually(lambda: ("resume", {2}) in heard)
         assert heard.count(("resume", None)) == 1
@@ -115,7 +115,7 @@ async def test_events_after_the_loss_of_a_group_are_not_skipped(redis_url: str) 
 
 @pytest.mark.row("R04", "R42")
 async def test_settings_and_events_are_there_after_a_data_loss(redis_url: str) -> None:
-    """The settings before anybody sends: or a worker that is declared otherwise would begin."""
+    """The settings are stored before the first send: else a differing worker would start."""
     async with fleet(redis_url, partitions=2, options={"start": "$", "lease_s": 1.0}) as crew:
         await crew.send(0, 2)
         worker = await crew.settle()
@@ -133,7 +133,7 @@ async def test_settings_and_events_are_there_after_a_data_loss(redis_url: str) -
 
 
 async def test_acknowledgements_during_a_batch_are_sent_with_it() -> None:
-    """A thread acknowledges just as the loop takes what was acknowledged before."""
+    """A thread acknowledges while the loop collects earlier acknowledgements."""
     loop = asyncio.get_running_loop()
     lane = OwnedPartition[Order](
         0, 1, loop.time() + 60, prefetch=8, pending=0, last="0-0", loop=loop
@@ -176,7 +176,7 @@ async def test_completed_work_is_counted_in_the_log(
 
 @pytest.mark.row("R19")
 async def test_a_halt_stops_no_other_processor(place: dict[str, Any]) -> None:
-    """Neither of the same stream nor of another one, though all partitions of one stand still."""
+    """Neither of the same stream nor of another, even if all partitions of one are halted."""
     streams = Streams(RedisSettings(**place, prefix="t:"))
     orders = streams.stream("orders", record=Order, partition_by="key", partitions=2)
     others = streams.stream("others", record=Order, partition_by="key", partitions=2)
@@ -238,7 +238,7 @@ async def test_only_events_acknowledged_by_every_processor_are_trimmed(redis_url
             return bool(first[0][0] > ids[0])
 
         await eventually(trimmed)
-        # Of what the slow group has not read nothing is gone.
+        # No event that the slow group has not read is trimmed.
         assert await length(crew) >= 400
         await link.command("XGROUP", "DESTROY", log, "slow")
 

@@ -1,4 +1,4 @@
-"""What a processor is given at a time, and when that is acknowledged, in each way to ask for it."""
+"""The events that a processor gets at a time, and their acknowledgement, by kind of iteration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events so large that a worker must not ask for as many as it could of small ones."""
+"""Large events, of which a worker must request fewer than of small ones."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ async def send(crew: Fleet, count: int) -> None:
 
 
 def size_of(reply: Any) -> int:
-    """Bytes that an exchange has brought."""
+    """The bytes of the events in a reply."""
     return sum(sum(map(len, fields)) for _, fields in reply[1])
 
 
 def slow_line(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
-    """Let no answer of more bytes come in time; gives how large those were that came."""
+    """Lose replies of more bytes; returns the sizes of the other replies."""
     came = list[int]()
 
     async def slow(calls: Calls, send: Send) -> list[Any]:
@@ -81,7 +81,7 @@ async def test_waiting_data_is_bounded_in_bytes(redis_url: str) -> None:
         worker = await crew.start()
         await eventually(lambda: len(crew.seen) > 40)
         (lane,) = worker.executor.runner.partitions
-        # Sixteen and what is at hand, instead of the 64 that it might have.
+        # Sixteen events and those in progress, instead of 64.
         await eventually(lambda: not lane.fetching)
         assert 1 <= len(lane.buffer) <= 17
         stuck.set()
@@ -105,7 +105,7 @@ async def test_large_events_behind_small_ones_are_not_read_at_once(
         args = (1_000, "block", "count", 0, *run)
         await link.run("streams.send", (keys.log(0), keys.stat(0)), args)
         await eventually(lambda: crew.numbers == [*range(100 + EVENTS)])
-        # The first one ends its read, and the next reads know the size.
+        # The first large event ends its read; the next reads expect the size.
         assert max(came) < TRIP_BYTES + 16 * EVENT
         assert next(size for size in came if size > EVENT) < 2 * EVENT
 

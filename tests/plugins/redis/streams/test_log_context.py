@@ -90,7 +90,7 @@ MODES = {"async": "here", "thread": "aside", "process": "apart"}
 
 @pytest.fixture
 def env(dsn: str, redis_url: str, tmp_path: Path) -> dict[str, str]:
-    """Of a shop whose tables are there, and whose partitions have three events each."""
+    """A shop with its tables and with three events in each partition."""
     return shop_env(tmp_path, SHOP, dsn, redis_url, 2, range(6))
 
 
@@ -113,7 +113,7 @@ def test_json_lines_of_every_mode_say_where_they_come_from(
         assert worker.process.wait(20) == 0, worker.log
         stray = [one for one in worker.log.splitlines() if not one.startswith("{")]
         lines = [json.loads(one) for one in worker.log.splitlines() if one.startswith("{")]
-    # A copy of a child has no worker that would say it.
+    # A fork of a child process has no worker that forwards its lines.
     assert stray == ["by a copy"]
 
     (worker_id,) = {line["worker"] for line in lines if "worker" in line}
@@ -149,7 +149,7 @@ def test_json_lines_of_every_mode_say_where_they_come_from(
 
 
 class Heard(logging.Handler):
-    """A handler of a program's own, which does nothing for what records say."""
+    """A handler of the program that does not format the context of records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ def heard(caplog: pytest.LogCaptureFixture) -> Iterator[Heard]:
 
 
 async def billed(redis_url: str, heard: Heard) -> None:
-    """Let a processor log of two events."""
+    """Run a processor that logs a line for each of two events."""
     streams = Streams(RedisSettings(url=redis_url, prefix="t:"))
     orders = streams.stream(
         "orders", record=Order, partition_by="order_id", partitions=2, hasher=in_turn
@@ -219,15 +219,15 @@ async def test_a_handler_is_made_to_know_it(redis_url: str, heard: Heard) -> Non
 
 
 FOLDER = ROOT / "plugins" / "redis" / "streams"
-#: Lines that are about a whole process, its lead, its timers, or the rows of the outbox.
+#: Modules whose lines are about a process, its leadership, its timers or the outbox.
 OTHERS = {"leadership.py", "leader_loop.py", "timers.py", "relay.py"}
 LEVELS = {"debug", "info", "warning", "error", "critical", "exception"}
-#: Where each line is about a partition.
+#: Modules whose lines are all about a partition.
 OF_PARTITIONS = {"consumer.py", "fetcher.py", "run.py", "loss.py", "overdue.py"}
 
 
 def _lines() -> Iterator[tuple[str, str]]:
-    """The modules and the texts of all lines that streams log."""
+    """The module and the format string of each line that streams log."""
     for path in sorted(FOLDER.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:

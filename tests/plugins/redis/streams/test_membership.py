@@ -32,7 +32,7 @@ from tests.support.waiting import eventually
 
 
 class Members:
-    """A group of members, driven by the script alone."""
+    """A group of members, of which only the script is called."""
 
     def __init__(self, client: Any, partitions: int, strategy: Strategy) -> None:
         self._client = client
@@ -114,7 +114,7 @@ def test_sticky_is_fair_and_moves_the_fewest(
 
 
 def fewest(before: PartitionPlan, members: Sequence[str], partitions: int) -> int:
-    """Moves that no fair plan can do without: what nobody may keep."""
+    """The least moves of a fair plan: partitions that no member may keep."""
     least, extra = divmod(partitions, len(members))
     had = sorted((Counter(before.assigned)[member] for member in members), reverse=True)
     kept = sum(min(count, least + (at < extra)) for at, count in enumerate(had))
@@ -216,7 +216,7 @@ async def test_a_member_of_many_reads_all_of_them_only_after_a_change(
 async def test_few_members_of_many_look_for_dead_ones(
     processor: Processor[Order], count: int, least: int, most: int
 ) -> None:
-    """About four in each interval."""
+    """About four members in each interval."""
     random.seed(7)
     looked = list[str]()
 
@@ -241,7 +241,7 @@ def join(call: ScriptCall) -> bool:
 async def test_a_worker_whose_join_had_no_answer_has_all_partitions_at_once(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not when the lease of a member has ended that never was."""
+    """It does not have to wait for the lease of a second member, which a retry would create."""
     lost = lose(monkeypatch, join, 2)
     async with fleet(redis_url, partitions=8, options={"lease_s": 60}) as crew:
         await crew.start()
@@ -255,7 +255,7 @@ async def test_a_worker_whose_join_had_no_answer_has_all_partitions_at_once(
 async def test_a_worker_that_follows_a_killed_one_waits_for_its_lease(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And neither ends nor begins anew meanwhile; what the killed one had read comes first."""
+    """It does not exit or restart meanwhile, and first gets the events that were read before."""
     lease_s = 0.5
     async with fleet(redis_url, partitions=4, options={"lease_s": lease_s}) as crew:
         await crew.send(0, 20, keys=4)

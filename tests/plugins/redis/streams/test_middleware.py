@@ -207,7 +207,7 @@ async def test_a_full_sink_keeps_its_dead_letters_and_failed_events_wait(
 async def test_large_failed_events_are_in_the_sink(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More of them than one call sends, and each as large as an event can be."""
+    """More events than one call sends, each of the maximum size."""
     monkeypatch.setattr(batch, "MAX_BYTES", 2_000_000)
     stream = declare(streams)
     letters = DeadLetterMiddleware(stream)
@@ -260,7 +260,7 @@ async def test_primitive_records_are_what_they_were(streams: Streams) -> None:
                 raise ValueError("one")
 
     await stream.send(Tick(number=0), Tick(number=1))
-    # Something that is no tick, and would be lost if it had to be read first.
+    # An entry that is not a Tick: it would be lost if it had to be decoded.
     await stream.link.command("XADD", stream.keys.log(0), "*", "number", "x")
     await stream.send(Tick(number=2))
     async with working(streams):

@@ -67,7 +67,7 @@ async def _progress(crew: Fleet) -> None:
 @pytest.mark.row("R12", "R13", "R15", "R25", "R29")
 @pytest.mark.parametrize("batch", [1, 11])
 async def test_workers_come_and_go_under_load(place: dict[str, Any], batch: int) -> None:
-    """And at no moment have two of them a partition, or is one's event another's to acknowledge."""
+    """A partition never has two owners, and no worker acknowledges events of another."""
     async with (
         fleet(**place, partitions=8, batch=batch) as crew,
         witness(crew.orders.link, place["url"]) as book,
@@ -158,7 +158,7 @@ async def test_a_slow_partition_holds_up_no_other_and_reads_no_more_than_it_may(
 async def test_a_read_that_arrives_after_its_retry_skips_no_events(
     place: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a network outage: the kernel retransmits what a closed connection has sent."""
+    """As after a network outage: the kernel retransmits the data of a closed connection."""
     arrived, delayed = asyncio.Event(), list[tuple[Calls, Send]]()
 
     async def slow(calls: Calls, send: Send) -> list[Any]:
@@ -186,7 +186,7 @@ async def test_a_read_that_arrives_after_its_retry_skips_no_events(
 async def test_a_partition_that_cannot_be_reached_holds_up_no_other(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where one primary of a cluster has died."""
+    """As when one primary of a cluster has died."""
     refused = asyncio.Event()
 
     async def half(calls: Calls, send: Send) -> list[Any]:
@@ -226,7 +226,7 @@ SIZE = 50
 async def test_a_processor_that_was_away_begins_with_what_is_left_and_the_rest_is_counted(
     redis_url: str,
 ) -> None:
-    """Twice the size comes meanwhile, also in the place of what it had at hand."""
+    """Twice the size arrives meanwhile, and also replaces its pending events."""
     stuck = asyncio.Event()
 
     async def handle(worker: int, events: Events[Order]) -> None:
@@ -266,7 +266,7 @@ async def test_a_processor_that_was_away_begins_with_what_is_left_and_the_rest_i
 @pytest.mark.row("R31", "R45", "R46")
 @pytest.mark.parametrize("join_delay_s", [0.0, pytest.param(1.0, marks=pytest.mark.chaos)])
 async def test_a_burst_of_workers_settles(place: dict[str, Any], join_delay_s: float) -> None:
-    """With a delay in few plans, without one all the same."""
+    """With a join delay in few plans; without one it also settles."""
     partitions, count, events = 256, 16, 1_024
     async with fleet(
         **place, partitions=partitions, options={"join_delay_s": join_delay_s}
@@ -277,7 +277,7 @@ async def test_a_burst_of_workers_settles(place: dict[str, Any], join_delay_s: f
         for _ in range(count):
             workers.append(await crew.start())
             if join_delay_s:
-                # One after the other, all within the delay: each would make a plan to follow.
+                # One after the other, within the delay: without it, each makes another plan.
                 await asyncio.sleep(join_delay_s / count / 3)
         await eventually(crew.settled)
         await eventually(lambda: len(crew.seen) >= events)
@@ -294,7 +294,7 @@ async def test_a_burst_of_workers_settles(place: dict[str, Any], join_delay_s: f
 async def test_a_batch_that_waits_to_be_filled_ends_with_its_partition(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing more comes that would wake it; what it had comes again where the partition goes."""
+    """No further event wakes it; its events are delivered again by the next owner."""
 
     async def patiently(worker: int, events: Events[Order]) -> None:
         async for batch in events.records().take(2, within=30.0):

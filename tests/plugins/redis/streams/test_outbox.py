@@ -76,7 +76,7 @@ async def test_a_worker_relays_what_was_committed(dsn: str, redis_url: str) -> N
         assert await shop.waiting() == []
 
 
-#: One of each library; the core tests the others with jobs.
+#: One stack of each library; the tests of the core cover the others with jobs.
 ASYNC = ("psycopg connection", "asyncpg connection", "AsyncSession on asyncpg")
 SYNC = ("Session", "Django's connection")
 SENT = [Order(order_id=0, note="ü\0\\"), Order(order_id=2, note="")]
@@ -157,13 +157,13 @@ async def test_a_relay_that_died_after_it_appended_repeats_nothing(
     second = shop.relay()
 
     async def empty() -> bool:
-        # As soon as the turn of the first has ended.
+        # As soon as the lease of the first relay has ended.
         await second.turn()
         return not await shop.waiting()
 
     await eventually(empty)
     assert await every(shop.stream) == [[0, 2, 4, 6], [1, 3, 5, 7]]
-    # What Redis remembers does not grow.
+    # The number of marks in Redis does not grow.
     assert await shop.stream.link.command("ZCARD", shop.stream.keys.relayed(0)) <= 2
 
 
@@ -197,7 +197,7 @@ async def test_a_relay_that_was_frozen_comes_too_late(
 async def test_a_script_that_arrives_after_its_retry_appends_nothing(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
-    """As after a network outage: the kernel retransmits what a closed connection has sent."""
+    """As after a network outage: the kernel retransmits the data of a closed connection."""
     late: list[ScriptCall] = []
 
     async def delayed(calls: Calls, send: Send) -> list[Any]:
@@ -241,7 +241,7 @@ async def test_applications_of_one_schema_relay_their_own_events(dsn: str, redis
             pass
         assert await every(other.stream) == [[2], []]
         assert await every(shop.stream) == [[], []]
-        # The turn of the other application is not in the way.
+        # The lease of the other application does not block this one.
         while await mine.turn():
             pass
         assert await every(shop.stream) == [[0], [1]]
@@ -262,7 +262,7 @@ async def test_a_late_deletion_deletes_nothing(shop: Shop) -> None:
 
 
 async def test_a_new_term_exceeds_the_term_stored_in_redis(shop: Shop) -> None:
-    """As when Postgres was restored from a backup."""
+    """As after Postgres was restored from a backup."""
     await shop.stream.link.command("HSET", shop.stream.keys.stat(0), "term", 41)
     await shop.commit(0, 1)
     await shop.relayed()
@@ -455,10 +455,10 @@ OWN = " from chancy.redis_events where prefix = 't:' "
 
 @pytest.fixture
 def connection(dsn: str) -> Any:
-    # What the driver prepared by itself would be lost with all others in ``explained``.
+    # ``explained`` deallocates all prepared statements, also those of the driver.
     with psycopg.connect(dsn, autocommit=True, prepare_threshold=None) as made:
         made.execute("alter table chancy.redis_events set (autovacuum_enabled = off)")
-        # Behind the rows of another application.
+        # After the rows of another application.
         for prefix in ("other:", "t:"):
             made.execute(FILL, [prefix, ROWS])
         made.execute("analyze chancy.redis_events")
@@ -492,7 +492,7 @@ def test_it_reads_what_it_takes(connection: psycopg.Connection[Any]) -> None:
     connection.execute("delete" + OWN + "and pos <= %s", [2 * ROWS - 1_000])
     explained(connection, nobody)
     eventually_sync(lambda: functions.buffers(explained(connection, nobody)) < 8 * TAKEN)
-    # One partition stands still: its rows are passed over.
+    # One partition is stopped: its rows are skipped.
     plan = explained(connection, "'{orders/3}'")
     assert plan["Actual Rows"] == TAKEN // 7 * 7
     connection.execute("delete" + OWN)
@@ -507,7 +507,7 @@ def test_the_backlog_of_a_partition_that_stands_still_is_not_read(connection: An
     )
     connection.execute("vacuum analyze chancy.redis_events")
     plan = explained(connection, "'{orders/3}'")
-    # Each of the seven others has its share.
+    # Each of the seven other partitions gets its share.
     assert plan["Actual Rows"] == TAKEN // 7 * 7
     assert functions.buffers(plan) < 8 * TAKEN
     kinds = {node["Node Type"] for node in functions.nodes(plan)}

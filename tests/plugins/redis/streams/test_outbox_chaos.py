@@ -36,7 +36,7 @@ class Crew:
         self.processes.append(subprocess.Popen(self._arguments))
 
     def replace_dead(self) -> None:
-        """They kill themselves, too."""
+        """Start a process, which also kills itself at random."""
         for process in list(self.processes):
             if process.poll() is not None:
                 self.processes.remove(process)

@@ -1,4 +1,4 @@
-"""Leases: one owner at a time, nothing from a former one, and what is said of their loss."""
+"""Leases: one owner at a time, calls of former owners are refused, and their loss is logged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.plugins.redis.trips import Calls, Send, around
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 
-#: What is done within it takes milliseconds, on a busy machine some hundred of them.
+#: The operations within a lease take milliseconds, or some hundred on a busy machine.
 LEASE_S = 1.0
 
 
@@ -42,13 +42,13 @@ class Group:
         self.link, self.keys = streams.link, self.stream.keys
 
     async def member(self, name: str) -> Member:
-        """One that has acquired it."""
+        """A member that has acquired the partition."""
         made = Member(self, name)
         await made.acquire()
         return made
 
     async def end_lease(self) -> None:
-        """As its time does."""
+        """End the lease as if its time were over."""
         await self.link.command("HSET", self.keys.own(0, "handle"), "until", 0)
 
     async def successor(self, name: str) -> Member:
@@ -94,7 +94,7 @@ class Member:
         )
 
     async def read(self, cursor: str = ">") -> list[str]:
-        """The ids of the events that it is given."""
+        """The ids of the events that it reads."""
         status, entries, *_ = await self.exchange(cursor)
         assert status == b"ok"
         return [xid.decode() for xid, _ in entries]
@@ -131,14 +131,14 @@ async def test_reads_and_acknowledgements_of_a_former_owner_are_refused(group: G
     late = await group.send(1, 5)
     assert await first.exchange(">", ids[1]) == [b"lost"]
     assert (await group.report()).fenced == 1
-    # What was pending comes first and in order, and then what is new.
+    # Pending events come first, in order, and new ones after them.
     assert await second.read("0-0") == ids[1:]
     assert await second.read() == late
 
 
 @pytest.mark.row("R30")
 async def test_an_earlier_epoch_of_the_same_owner_is_refused(group: Group) -> None:
-    """An executor that lost a partition and acquired it again: its former consumer may be late."""
+    """An executor lost a partition and acquired it again; its former consumer may still read."""
     [id] = await group.send(1)
     member = await group.member("a")
     await member.read()
@@ -239,7 +239,7 @@ async def test_pending_entries_that_were_dropped_from_the_log_are_counted_and_do
 async def test_a_worker_that_was_unresponsive_longer_than_its_lease_hands_out_nothing_more(
     own_redis: Callable[..., RedisServer],
 ) -> None:
-    """The server is out of reach; the worker cannot know who owns its partitions now."""
+    """While the server cannot be reached, another worker may own its partitions."""
     server = own_redis()
     async with fleet(server.url, partitions=1, options={"lease_s": 0.4, "prefetch": 50}) as crew:
         going = asyncio.Event()
@@ -268,7 +268,7 @@ async def test_a_worker_that_was_unresponsive_longer_than_its_lease_hands_out_no
 async def test_a_lease_that_is_extended_late_strands_no_partition(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The answer to the heartbeat comes when the processor has ended for want of a lease."""
+    """The reply to the heartbeat arrives after the lease, and so the processor, has ended."""
     async with fleet(redis_url, partitions=1, options={"lease_s": 60.0}) as crew:
         worker = await crew.start()
         await crew.send(0, 1)
@@ -276,7 +276,7 @@ async def test_a_lease_that_is_extended_late_strands_no_partition(
         (lane,) = worker.executor.runner.partitions
         until, lane.deadline = lane.deadline, 0.0
         lane.arrive()
-        # The consumer has ended in the next turns of the loop, long before the next heartbeat.
+        # The consumer ends in the next iterations of the loop, long before the next heartbeat.
         for _ in range(20):
             await asyncio.sleep(0)
         lane.extended(until)
@@ -288,7 +288,7 @@ async def test_a_lease_that_is_extended_late_strands_no_partition(
 async def test_an_odd_failure_of_a_heartbeat_is_not_its_end(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that no broker raises: nobody else would extend the leases."""
+    """An unexpected error must not end the heartbeat: nothing else extends the leases."""
     change, beats = Membership.change, list[str]()
 
     async def odd(membership: Membership, action: Action) -> MembershipStatus:
@@ -308,7 +308,7 @@ async def test_an_odd_failure_of_a_heartbeat_is_not_its_end(
 
 
 class Overtaken:
-    """Extensions of leases arrive behind what gives partitions back."""
+    """Extensions of leases arrive at the server after the partitions were released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, given_by: str) -> None:
         self.kept = 0
@@ -322,7 +322,7 @@ class Overtaken:
             replies = await send()
             if given_by in names:
                 self.given.set()
-                await asyncio.sleep(0.1)  # its answer comes last
+                await asyncio.sleep(0.1)  # its reply arrives last
             return replies
 
         around(monkeypatch, delayed)
@@ -361,7 +361,7 @@ async def test_a_partition_that_is_quarantined_is_not_said_to_be_lost(
 
 
 async def taken_away(crew: Fleet, worker: Worker) -> None:
-    """Let another have the first partition, as after a failover that has lost who had it."""
+    """Give the first partition to another member, as after a failover that lost the owner."""
     link, keys = crew.orders.link, crew.orders.keys
     await link.command("HSET", keys.own(0, "handle"), "until", 0)
     await Ownership(link, worker.executor.processor, "another").acquire([0])
@@ -401,7 +401,7 @@ async def test_a_loss_is_reported_once_though_the_processor_does_not_end(
 async def test_a_refused_release_is_logged(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was done since the last acknowledgement comes again."""
+    """Events finished since the last acknowledgement are delivered again."""
     async with fleet(redis_url, partitions=1, options={"lease_s": 60.0}) as crew:
         worker = await crew.start()
         await crew.send(0, 3)

@@ -24,11 +24,11 @@ from tests.support.waiting import eventually
 
 
 class Poison(Exception):
-    """What the processors of these tests fail with."""
+    """The failure of the processors of these tests."""
 
 
 def poisoned(crew: Fleet, *seqs: int, times: int = 10**9) -> None:
-    """Let the processors fail at some events, so many times."""
+    """Make the processors fail at some events, this many times."""
     left = dict.fromkeys(seqs, times)
 
     async def handle(worker: int, events: Events[Order]) -> None:
@@ -202,11 +202,11 @@ async def test_invalid_policies_and_batches_are_refused() -> None:
 
 
 class NothingCame(Exception):
-    """What a processor may raise that waits for events only for a while."""
+    """Raised by a processor that waits for events for a limited time."""
 
 
 def fickle(crew: Fleet) -> asyncio.Event:
-    """Let the processors fail, with nothing at hand, each time that this is set; it is cleared."""
+    """Make the processors fail between events each time that the returned event is set."""
     failing = asyncio.Event()
 
     async def handle(worker: int, events: Events[Order]) -> None:
@@ -231,7 +231,7 @@ def fickle(crew: Fleet) -> asyncio.Event:
 
 
 async def work_and_fail(crew: Fleet, failing: asyncio.Event, times: int) -> None:
-    """Each time an event comes and is done with first."""
+    """Process an event, then fail; repeat."""
     for number in range(times):
         await crew.send(number, 1)
         await eventually(partial(lambda one: one in crew.numbers, number))
@@ -249,7 +249,7 @@ async def test_failures_with_work_between_them_are_not_those_of_one_event(redis_
         await crew.send(4, 1)
         await eventually(lambda: crew.numbers == [0, 1, 2, 3, 4])
         assert not worker.executor.runner.halted
-        # Without any work between them they are.
+        # Without an event between them they are counted together.
         for _ in range(2):
             failing.set()
             await eventually(lambda: not failing.is_set())
@@ -270,7 +270,7 @@ async def test_pauses_do_not_grow_while_work_is_done_between_them(
 
 
 async def await_cancelled() -> None:
-    """Await a task that somebody else has cancelled."""
+    """Await a task that was cancelled."""
     task = asyncio.create_task(asyncio.sleep(60))
     task.cancel()
     await task
@@ -378,7 +378,7 @@ async def test_a_timer_continues_after_a_cancellation_that_escapes(
 
 
 async def test_processors_continue_when_the_startup_tasks_have_ended(redis_url: str) -> None:
-    """And nothing else is declared that would keep them company."""
+    """Also if the application declares nothing else."""
     async with fleet(redis_url, partitions=1) as crew:
         worker = await crew.start()
         done = asyncio.Event()
@@ -396,7 +396,7 @@ async def test_processors_continue_when_the_startup_tasks_have_ended(redis_url: 
 
 
 async def _disguised() -> None:
-    """Make an error of a cancellation, as clients of databases do."""
+    """Turn a cancellation into an error, as clients of databases do."""
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError:
@@ -413,7 +413,7 @@ async def _in_a_group() -> None:
 async def test_an_interruption_that_becomes_an_error_is_no_failure(
     redis_url: str, caplog: pytest.LogCaptureFixture, wait: Callable[[], Awaitable[None]]
 ) -> None:
-    """Its policy would leave the event out, and its middleware make it a dead letter."""
+    """Otherwise the policy would skip the event, and a middleware dead-letter it."""
     seen: list[str] = []
 
     @middleware

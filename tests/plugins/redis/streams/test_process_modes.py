@@ -93,11 +93,11 @@ class Computing:
         self._notes = notes
 
     def go_on(self) -> None:
-        """Let what is slow end."""
+        """End the slow events."""
         Path(f"{self._notes}.go_on").touch()
 
     def noted(self, where: object) -> Sequence[tuple[int, int]]:
-        """Process and number of what the children of a partition have done, in order."""
+        """Process and number of each event that the children of a partition have processed."""
         path = Path(f"{self._notes}.{where}")
         if not path.exists():
             return []
@@ -130,8 +130,8 @@ async def test_a_process_for_each_partition_keeps_order_lease_and_grace(
     serving = asyncio.create_task(children.module.streams.serve())
     await children.send((0, 0, "burn"), (0, 2, ""), (1, 1, ""), (1, 3, "raise"), (1, 5, ""))
     await children.send((0, 4, "die"), (0, 6, ""), (1, 7, "raise here only"), (1, 9, ""))
-    # One fails, one with an error that only its process can read, and one dies, after it has
-    # computed for longer than a lease: all are ignored, and those given along with them are not.
+    # One event fails, one with an error that only its process can unpickle, and one kills its
+    # process after another took longer than a lease: only these three are skipped.
     await eventually(lambda: [seq for _, seq in children.noted(1)] == [1, 5, 9])
     await eventually(lambda: [seq for _, seq in children.noted(0)] == [0, 2, 6])
     found = {one.processor.name: one for one in children.module.streams.executors}
@@ -147,7 +147,7 @@ async def test_a_process_for_each_partition_keeps_order_lease_and_grace(
     for number, numbers in enumerate(([0, 2, 4, 6], [1, 3, 5, 7, 9])):
         await eventually(partial(_are, children, f"batches.{number}", numbers))
     await eventually(lambda: batches.runner.counters.acked == 9)
-    # What is at hand when the worker is told to stop ends first, and nothing more begins.
+    # When the worker stops, the event in progress is finished and no other is started.
     await children.send((0, 8, "slow"), (0, 10, ""))
     await eventually(lambda: children.noted(0)[-1][1] == 8)
     serving.cancel()
@@ -166,7 +166,7 @@ def _are(children: Computing, where: str, numbers: list[int]) -> bool:
 async def test_a_child_that_dies_while_its_partition_is_released_is_no_failure(
     children: Computing,
 ) -> None:
-    """What it had at hand comes again: its policy would leave it out."""
+    """Its events are delivered again; the policy would skip one."""
     module = children.module
     await children.send((0, 0, ""), (0, 2, "burn"))
     serving = asyncio.create_task(module.streams.serve(["compute"]))
@@ -287,7 +287,7 @@ def test_no_event_begins_after_the_deadline(side: Side) -> None:
 
 
 def test_finished_events_are_known_without_a_report(side: Side) -> None:
-    """A process may die at any time: the next event is the one that has killed it."""
+    """A process may die at any time: the event after the last finished one has killed it."""
     side.give("1-0", "2-0", "3-0")
     for event in side.events:
         if event.xid == "3-0":

@@ -1,4 +1,4 @@
-"""What a processor sees: events and records, batches, history, and stages behind one another."""
+"""The events of a processor: records, batches, history, and stages of several streams."""
 
 from __future__ import annotations
 

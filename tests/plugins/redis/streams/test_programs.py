@@ -1,4 +1,4 @@
-"""Whole programs of streams, as a person would start them, alone and by ``chancy worker``."""
+"""Complete programs with streams, standalone and with ``chancy worker``."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def program(redis_url: str, tmp_path: Path) -> Iterator[Program]:
     started: list[subprocess.Popen[str]] = []
 
     def start(text: str, *words: str, **variables: str) -> subprocess.Popen[str]:
-        # What it says is in a file: a pipe would have to be read all the time.
+        # Its output goes to a file: a pipe would have to be read all the time.
         path = f"{tmp_path}{os.pathsep}{ROOT}"
         about = {"REDIS_URL": redis_url, "ORDERS": "0", "PYTHONPATH": path, **variables}
         with (tmp_path / "said").open("a") as said:
@@ -95,7 +95,7 @@ def program(redis_url: str, tmp_path: Path) -> Iterator[Program]:
 async def test_a_program_ends_gracefully_when_partitions_are_halted(
     redis_url: str, tmp_path: Path, program: Program
 ) -> None:
-    """And leaves nothing behind that the next one would have to wait for.
+    """It releases its leases, so the next program does not have to wait for them.
 
     Two of them, in one moment: the second is no second request to end.
     """
@@ -140,12 +140,12 @@ async def test_a_program_that_is_asked_to_end_ends_its_event(
 async def test_a_second_signal_interrupts_and_leaves_no_lease(
     redis_url: str, tmp_path: Path, program: Program
 ) -> None:
-    """Neither of the partition nor of the member, to which the plan would give it."""
+    """Neither the lease of a partition nor that of the member delays the next program."""
     slow = program(_SLOW, "60", "60")
     await eventually(lambda: "begun" in (tmp_path / "said").read_text())
     for _ in range(2):
         slow.send_signal(signal.SIGINT)
-        # What it takes to press the keys again.
+        # The time to press the keys again.
         await asyncio.sleep(0.1)
     await eventually(lambda: slow.poll() is not None, timeout=20)
     with closing(redis.Redis.from_url(redis_url, protocol=2)) as client:
@@ -198,7 +198,7 @@ async def fail(events):
 
 @pytest.fixture
 def env(dsn: str, redis_url: str, tmp_path: Path) -> dict[str, str]:
-    """Of a shop whose tables are there, and that has one event."""
+    """A shop with its tables and with one event."""
     return shop_env(tmp_path, SHOP, dsn, redis_url, 1, [7])
 
 

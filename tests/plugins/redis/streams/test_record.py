@@ -34,7 +34,7 @@ class Tick(Record, primitive=True):
 
 
 class Plain(BaseModel):
-    """A record need not be one of ours."""
+    """A record that does not derive from `Record`."""
 
     text: str
 

@@ -120,7 +120,7 @@ async def test_too_many_bytes_for_one_call_are_refused(
     with pytest.raises(InvalidArguments, match=reason):
         await asyncio.to_thread(stream.sync_send, *large)
     assert await every(stream) == [[], []]
-    # A record alone has a limit of its own.
+    # A single record has a limit of its own.
     await stream.send(*large[:3])
     await stream.send(Order(order_id=6, note="x" * 20_000))
     assert await stream.send_many(large[3:]) == 3
@@ -152,7 +152,7 @@ async def test_many_from_an_async_source(alone: RedisClient) -> None:
 
 
 async def test_many_hold_few_in_memory(alone: RedisClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The source is asked for the next thousand only when the last one but one has arrived."""
+    """The source is read for the next thousand only after the batch before last has arrived."""
     monkeypatch.setattr(batch, "CHUNK", 10)
     stream = declare(alone, partitions=2)
     made = 0

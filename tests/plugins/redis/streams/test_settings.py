@@ -20,7 +20,7 @@ class Tick(Record, primitive=True):
 
 
 async def work(events: Events[Order]) -> None:
-    """Nothing."""
+    """A processor that does nothing."""
 
 
 def made() -> Streams:

@@ -27,7 +27,7 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 
 KEYS = 36
-#: What a primary had confirmed and not yet passed on may be gone with it; seconds.
+#: Seconds before a kill in which confirmed writes may be lost with the primary.
 LAG_S = 1.0
 
 
@@ -58,7 +58,7 @@ class Crew:
         process.wait()
 
     def load(self) -> None:
-        """Send until it is to rest, in turn from the loop and from threads."""
+        """Send until `rest` is called, alternately from the loop and from threads."""
         self._loading = asyncio.create_task(self._load())
 
     async def rest(self) -> None:
@@ -94,11 +94,11 @@ class Crew:
         return [(run, int(key), int(seq)) for run, key, seq in parts]
 
     async def kept(self, partition: int) -> list[int]:
-        """The numbers in the log."""
+        """The numbers of the events in the log."""
         return [order.seq for _, order in await records(self.orders, partition)]
 
     async def left(self) -> dict[int, str]:
-        """What is in the logs and was not worked on, or is not acknowledged, by partition."""
+        """Events that were not processed or not acknowledged, by partition."""
         found: dict[int, str] = {}
         for partition in range(PARTITIONS):
             log = self.orders.keys.log(partition)
@@ -115,13 +115,13 @@ class Crew:
         return found
 
     async def through(self) -> bool:
-        """Whether all was worked on and acknowledged."""
+        """Whether all events were processed and acknowledged."""
         left = await self.left()
         assert not left, left
         return True
 
     async def all_go_on(self) -> None:
-        """Every partition, every worker's timer, that of the leader and both ways to send."""
+        """Wait until every partition, each timer and both kinds of sends have made progress."""
         names = [*map(str, range(PARTITIONS)), LED_TICKS]
         before = {name: len(self.lines(name)) for name in names}
         ticked, sent = len(self.lines(TICKS)), list(self.ways)
@@ -185,7 +185,7 @@ async def check(crew: Crew, killed: dict[float, set[int]]) -> None:
 
 
 def has(server: RedisServer, slot: int) -> bool:
-    """Whether a slot is a primary's."""
+    """Whether a primary has a slot."""
     return any(
         first <= slot <= last and primary[1] == server.port
         for first, last, primary, *_ in tell(server, "CLUSTER SLOTS")
@@ -193,7 +193,7 @@ def has(server: RedisServer, slot: int) -> bool:
 
 
 def partitions_of(server: RedisServer, crew: Crew) -> set[int]:
-    """The partitions that a primary has now."""
+    """The partitions whose slots a primary has now."""
     slots = {at: key_slot(crew.orders.keys.log(at).encode()) for at in range(PARTITIONS)}
     return {partition for partition, slot in slots.items() if has(server, slot)}
 
@@ -208,7 +208,7 @@ async def test_primaries_are_killed_one_after_the_other(shards: Shards, crew: Cr
         killed[time.monotonic()] = lost
         await eventually(partial(shards.leads, replica), timeout=30)
         await crew.all_go_on()
-    # The last one takes a worker along.
+    # With the last primary, a worker is killed.
     crew.kill()
     await crew.all_go_on()
     await crew.rest()
@@ -219,7 +219,7 @@ async def test_primaries_are_killed_one_after_the_other(shards: Shards, crew: Cr
 
 @pytest.mark.row("R30", "R42", "R45")
 async def test_a_primary_is_frozen_until_another_has_its_place(shards: Shards, crew: Crew) -> None:
-    """When it goes on it does at first what it was asked before, and knows of nothing."""
+    """When it resumes, it first runs the commands that it received before, as a primary."""
     group = key_slot(crew.orders.keys.ctl("handle").encode())
     primary, replica = next(
         (primary, replica)
@@ -237,7 +237,7 @@ async def test_a_primary_is_frozen_until_another_has_its_place(shards: Shards, c
     await eventually(lambda: not shards.leads(primary), timeout=30)
     await crew.all_go_on()
     assert [crew.seen(partition)[-1][0] for partition in others] == owners, "they keep theirs"
-    primary.freeze()  # as a replica: nobody has to know
+    primary.freeze()  # it is a replica now, so this has no effect on the test
     await crew.all_go_on()
     primary.thaw()
     await crew.rest()

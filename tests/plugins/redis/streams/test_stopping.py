@@ -1,4 +1,4 @@
-"""The end of a worker: each of its processors has the time that is its own."""
+"""The end of a worker: each of its processors has its own grace period."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def consumers() -> list[str]:
 
 @pytest.mark.row("R32")
 async def test_a_processor_that_has_ended_does_not_interrupt_the_others(streams: Streams) -> None:
-    """They are cancelled once: a second time would take what is left of the grace period."""
+    """They are cancelled once: a second cancellation would end their grace periods."""
     stream, began, ended = declare(streams), asyncio.Event(), list[int]()
     released = asyncio.Event()
 
@@ -67,7 +67,7 @@ async def test_a_processor_that_has_ended_does_not_interrupt_the_others(streams:
         async for order in events.records():
             began.set()
             await released.wait()
-            # Until the other has not only given back its partitions, but is gone.
+            # Until the other one has released its partitions and ended.
             await eventually(lambda: len(streams.executors) == 1)
             await asyncio.sleep(0.05)
             ended.append(order.order_id)
@@ -115,7 +115,7 @@ async def test_a_second_request_to_stop_interrupts_and_leaves_nothing(streams: S
 async def test_a_function_that_suppresses_every_cancellation_is_abandoned(
     streams: Streams, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It holds up neither the end nor the next owner, and nothing that it does counts."""
+    """It delays neither the end nor the next owner, and its acknowledgements are refused."""
     monkeypatch.setattr(ending, "LEAVE_S", 0.2)
     stream, began, go_on, ended = declare(streams), asyncio.Event(), asyncio.Event(), list[int]()
 
@@ -146,7 +146,7 @@ async def test_a_function_that_suppresses_every_cancellation_is_abandoned(
     assert sorted(before) == [(0, None), (2, None)]
     go_on.set()
     await eventually(lambda: ended == [1])
-    await asyncio.sleep(0.1)  # what it might acknowledge would be on its way
+    await asyncio.sleep(0.1)  # an acknowledgement would be sent in this time
     assert [await seen(number) for number in range(stream.partitions)] == before
 
 
@@ -189,7 +189,7 @@ async def test_partitions_are_handed_over_while_the_last_jobs_have_their_time(
         await eventually(one_left)
         leave.set()
         await reference.wait(10)
-        # The job has ended first: what is cancelled then has been told before.
+        # The job has ended before the streams are cancelled: `ending` was set before.
         await asyncio.sleep(0.2)
         assert ended == []
         assert not stopping.done()
@@ -204,7 +204,7 @@ async def test_partitions_are_handed_over_while_the_last_jobs_have_their_time(
 async def test_a_late_release_of_a_partition_notifies_the_other_workers(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They have found it to be another's before, and would not look again for a minute."""
+    """They found the partition busy before, and would not try again for a minute."""
     monkeypatch.setattr(runner, "_LATE_S", 60.0)
     began, go_on = list[int](), asyncio.Event()
 
@@ -233,7 +233,7 @@ async def test_a_late_release_of_a_partition_notifies_the_other_workers(
 async def test_requests_before_the_end_are_not_run_after_it(
     streams: Streams, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """A worker that ends as it joins, or as it takes partitions, leaves neither to nobody."""
+    """A worker that stops while it joins or acquires partitions leaves and releases them."""
     stream, sent = declare(streams), late(monkeypatch, script(name))
 
     @streams.processor(stream, join_delay_s=0)

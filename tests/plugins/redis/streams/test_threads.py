@@ -1,4 +1,4 @@
-"""Threads that work on beyond their time: nothing can end them, so all they do is refused."""
+"""Threads that outlast their grace period: nothing can end them, so their calls are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.plugins.redis.streams.witness import Witness, witness
 from tests.plugins.redis.trips import Calls, Send, around
 from tests.support.waiting import eventually
 
-#: Its events are stuck in a thread, and the next owner has the first of them at hand.
+#: The events of the first are stuck in a thread while the partition moves to the next owner.
 MOVED, STAYS = 1, 0
 #: Their numbers in the fleet.
 FIRST, SECOND = 2, 3
@@ -27,16 +27,16 @@ LATE = {"goes on": "exchange", "raises": "bury"}
 
 
 class Threads:
-    """Those of the first worker stand still at an event until told to end, as do the second's."""
+    """The threads of both workers block at an event until a test releases them."""
 
     def __init__(self, url: str, how: str) -> None:
         self.how = how
         self.seen: list[tuple[int, int, int]] = []
-        #: What the thread is given after its event, however it asks.
+        #: What the thread receives after its event, by each kind of iteration.
         self.more: list[Any] = []
         self.gates = {FIRST: threading.Event(), SECOND: threading.Event()}
         self.ended = threading.Event()
-        # A lease of which nothing is extended meanwhile.
+        # The lease is not extended during the test.
         options = {"policy": Ignore(keep=True), "lease_s": 60.0, "grace_s": 0.1, "check_s": 0.2}
         self.crew = Fleet(url, partitions=2, blocking=self.handle, options=options)
         self.stream = self.crew.orders
@@ -58,7 +58,7 @@ class Threads:
             self.ended.set()
 
     async def begin(self, count: int = 3) -> Worker:
-        """Start the first worker, and have it stand still."""
+        """Start the first worker, and wait until its thread blocks."""
         worker = await self.crew.start()
         await self.stream.send(*(Order(key=MOVED, seq=number) for number in range(count)))
         await eventually(lambda: self.seen == [(FIRST, MOVED, 0)])
@@ -78,7 +78,7 @@ async def shop(redis_url: str, request: pytest.FixtureRequest) -> AsyncIterator[
 
 
 async def ended(shop: Threads, book: Witness) -> None:
-    """Let the thread end, and what it may have asked for be answered."""
+    """End the thread, and wait for the replies to its calls."""
     shop.gates[FIRST].set()
     await eventually(shop.ended.is_set)
     await shop.stream.send(Order(key=STAYS, seq=9))
@@ -87,7 +87,7 @@ async def ended(shop: Threads, book: Witness) -> None:
     async def acknowledged() -> bool:
         return not await pending(shop.stream, STAYS)
 
-    # By the same fetcher, behind what the thread has left it.
+    # Sent by the same fetcher, after the acknowledgements of the thread.
     await eventually(acknowledged)
     await book.catch_up()
 
@@ -122,7 +122,7 @@ async def test_a_thread_that_outlasts_its_grace_does_nothing_to_what_was_handed_
 async def test_acknowledgements_of_a_thread_are_refused_after_its_partition_moved(
     shop: Threads, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its worker does not know yet, so the acknowledgement, or the dead letter, is on its way."""
+    """Its worker has not noticed yet, and sends the acknowledgement or the dead letter."""
     stream = shop.stream
     async with witness(stream.link, shop.crew.url) as book:
         executor = (await shop.begin()).executor
@@ -144,7 +144,7 @@ async def test_acknowledgements_of_a_thread_are_refused_after_its_partition_move
 async def test_events_that_a_thread_ends_during_a_release_are_not_counted(
     shop: Threads, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What goes along with a partition that is given back is said by then."""
+    """The acknowledgements that a release sends are already fixed then."""
 
     async def slowly(calls: Calls, send: Send) -> list[Any]:
         answers = await send()

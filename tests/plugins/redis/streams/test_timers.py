@@ -1,4 +1,4 @@
-"""What runs in a worker beside its processors: timers, crontabs and startup tasks; who leads."""
+"""Timers, crontabs and startup tasks beside processors; leader election in Redis."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def declared(where: dict[str, Any]) -> Streams:
 async def test_a_crontab_fires_by_the_clock_of_its_zone_once_in_each_worker(
     redis_url: str, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a moment before nine of Kiritimati, which is another day than that of UTC."""
+    """Just before nine o'clock in Kiritimati, where the date differs from that in UTC."""
     zero = time.monotonic()
 
     class Moved:
@@ -107,7 +107,7 @@ async def test_a_crontab_fires_by_the_clock_of_its_zone_once_in_each_worker(
 
         streams.crontab("0 9 3 3 *", zone="Pacific/Kiritimati", name="nine")(at_nine)
         streams.crontab("0 9 * * *", zone="UTC", name="elsewhere")(elsewhere)
-        # A second later: what was to fire twice would have done so.
+        # A second later, a second run would have started.
         streams.crontab("0 9 3 3 * 1", zone="Pacific/Kiritimati", name="later")(later)
         return streams
 
@@ -170,7 +170,7 @@ async def test_a_tick_on_the_leader_is_fired_once_though_two_lead(
         streams.crontab("* * * * * *", on_leader=True, name="ticks")(work)
         start(streams, Gate(True))
     await eventually(lambda: fired)
-    await asyncio.sleep(0.2)  # in which the other would fire it too
+    await asyncio.sleep(0.2)  # the other worker would fire it in this time
     assert len(set(fired)) == len(fired)
 
 
@@ -178,7 +178,7 @@ async def test_a_tick_on_the_leader_is_fired_once_though_two_lead(
 async def test_a_task_runs_once_in_each_worker_and_again_until_it_succeeds(
     place: dict[str, Any], start: Start
 ) -> None:
-    """One on the leader in one worker only, and it, too, again."""
+    """A task on the leader runs in one worker only, and is also retried."""
     ran: list[int] = []
     led: list[int] = []
     for number in range(2):
@@ -204,7 +204,7 @@ async def test_a_task_runs_once_in_each_worker_and_again_until_it_succeeds(
 async def test_requests_before_the_end_are_not_run_after_it(
     place: dict[str, Any], start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that ends as it says that it lives: the server may hear it after the farewell."""
+    """The heartbeat of a worker that stops may reach the server after its leave."""
     streams, sent = declared(place), late(monkeypatch, lambda call: call.args[0] == "beat")
 
     async def work() -> None: ...
@@ -244,7 +244,7 @@ async def test_a_task_on_the_leader_runs_once_for_each_fleet(
     await eventually(lambda: ran == [1])
     second = worker(2, Gate(False))
     third = worker(3, Gate(True))
-    # Who comes when the others have gone would begin another fleet.
+    # A worker that starts after the others have left begins another fleet.
     await eventually(lambda: answered.count("beat") >= 3 and answered.count("claim") >= 2)
     assert ran == [1], "the fleet has done it"
     for task in (first, second, third):
@@ -294,7 +294,7 @@ def test_an_invalid_timer_is_refused() -> None:
 async def test_a_lead_that_was_asked_for_before_the_end_is_given_up_behind_it(
     alone: RedisClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server may hear the question after the farewell: nobody would lead for a lease."""
+    """The request may reach the server after the release: there would be no leader for a lease."""
     sent = late(monkeypatch, lambda call: bool(call.args[1]))
     ending = asyncio.create_task(RedisGate(alone, lease_s=60.0).serve())
     await sent.wait()
@@ -318,7 +318,7 @@ async def test_another_leads_once_the_lease_of_one_that_died_has_ended(alone: Re
 
 @pytest.mark.row("R35")
 async def test_a_timer_runs_every_interval_and_makes_up_for_none_that_it_missed() -> None:
-    """From the beginning of one run to that of the next, however long each takes."""
+    """Intervals are measured from start to start, whatever the duration of a run."""
     clock, began = ManualClock(), list[float]()
     takes_s = {2: 0.75, 3: 2.5}  # less than an interval, and more than two
 
@@ -344,20 +344,20 @@ async def test_a_timer_runs_every_interval_and_makes_up_for_none_that_it_missed(
 
 @pytest.fixture
 def streams(proxy: Proxy) -> Streams:
-    """Those of a worker that reaches Redis through the proxy."""
+    """The timers of a worker that reaches Redis through the proxy."""
     return Streams(RedisSettings(url=f"redis://127.0.0.1:{proxy.port}/0", prefix="t:"))
 
 
 @pytest.fixture
 async def direct(server: RedisServer) -> AsyncIterator[RedisClient]:
-    """Past the proxy."""
+    """A client that does not use the proxy."""
     made = RedisClient(RedisSettings(url=server.url, prefix="t:"))
     yield made
     await made.close()
 
 
 async def away(proxy: Proxy, seconds: float, gone: asyncio.Event | None = None) -> None:
-    """Let the server be away for a while; sets that it is."""
+    """Make the server unavailable for a while; sets the event when it is."""
     await asyncio.to_thread(proxy.refuse)
     await asyncio.to_thread(proxy.cut)
     if gone is not None:
@@ -397,7 +397,7 @@ async def test_a_task_that_is_done_is_not_done_again_because_redis_was_away(
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Let it be a moment before nine o'clock when a crontab first looks, which sets this."""
+    """Set the clock to just before nine o'clock; the first look of a crontab sets the event."""
     first, zero = asyncio.Event(), 0.0
 
     class Moved:
@@ -415,7 +415,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 
 
 def at_nine(streams: Streams) -> list[str]:
-    """Gives what has fired."""
+    """Return what has fired."""
     fired: list[str] = []
 
     async def nine() -> None:
@@ -425,7 +425,7 @@ def at_nine(streams: Streams) -> list[str]:
         fired.append("behind")
 
     streams.crontab("0 9 * * *", on_leader=True, name="nine")(nine)
-    # What was to fire twice would have done so.
+    # A second run would have started by now.
     streams.crontab("0 9 * * * 1", on_leader=True, name="behind")(behind)
     return fired
 

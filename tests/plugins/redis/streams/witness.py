@@ -1,4 +1,4 @@
-"""What servers say of every acknowledgement, by MONITOR: it believes no worker and no script.
+"""A record of every acknowledgement that servers run, by MONITOR, independent of the workers.
 
 Each call of a script comes with what it was given, and behind it the commands that it ran. From
 those alone it keeps a book of who has had which partition, in which epoch, until when.
@@ -21,9 +21,9 @@ from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.plugins.redis.transport.scripts import scripts
 from tests.support.waiting import eventually
 
-#: Where a script's arguments name the member; the epoch follows. Those of the others name none.
+#: The position of the member in the arguments of scripts; the epoch follows it.
 _MEMBER_AT = {"exchange": 1, "bury": 1, "park": 1, "release": 1, "extend": 0, "halt": 0}
-#: A server reads its clock once for a script, and for this book a little later.
+#: The times in this book are a little later than the clock that the script has read.
 _SLACK_S = 0.05
 _LONGEST_LINE = 64 * 1024 * 1024
 _LINE = re.compile(rb"\+?(\d+\.\d+) \[\d+ ([^\]]*)\] (.*)", re.DOTALL)
@@ -32,7 +32,7 @@ _WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A script as a worker has called it."""
+    """A call of a script by a worker."""
 
     at: float
     name: str
@@ -41,14 +41,14 @@ class Call:
 
     @property
     def claim(self) -> tuple[str, int] | None:
-        """The member and the epoch in whose name it was called."""
+        """The member and the epoch of the caller."""
         at = _MEMBER_AT.get(self.name)
         return None if at is None else (self.args[at], int(self.args[at + 1]))
 
 
 @dataclass
 class Turn:
-    """Who has a partition by the commands that were run."""
+    """The owner of a partition by the commands that were run."""
 
     epoch: int = 0
     member: str = ""
@@ -76,16 +76,16 @@ class Witness:
     )
     _heard: set[str] = field(default_factory=set)
     _servers: list[str] = field(default_factory=list)
-    #: The call whose commands follow, by server: it runs one script at a time.
+    #: The call to which the next commands belong, by server.
     _calls: dict[str, Call | None] = field(default_factory=dict)
 
     @property
     def late_ids(self) -> int:
-        """How many ids were to be acknowledged in the name of an epoch that was over."""
+        """The number of ids that former owners tried to acknowledge."""
         return sum(len(call.args) - 6 for call in self.late if call.name == "exchange")
 
     async def catch_up(self) -> None:
-        """Wait until all is in the book that has happened by now."""
+        """Wait until the book has everything that has happened so far."""
         for url in self._servers:
             token = uuid.uuid4().hex
             reader, writer = await _connect(url)
