@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from chancy.clock import Backoff
-from chancy.errors import BrokerError, BrokerUnavailable
+from chancy.errors import BrokerError
 from chancy.plugins.redis.streams.group.fetch_budget import FetchBudget
 from chancy.plugins.redis.streams.group.waiter import Waiter
 from chancy.plugins.redis.streams.model.event import Event
@@ -208,7 +208,7 @@ class Fetcher:
     def _failed(self, partition: OwnedPartition[Any], call: ScriptCall, error: Exception) -> float:
         """Handle a missing reply or an error. Entries that Redis may have delivered are pending."""
         self._resume(partition, call)
-        if not isinstance(error, BrokerUnavailable):
+        if not (isinstance(error, BrokerError) and error.retryable):
             # Redis may have lost the group with its data: acquiring the partition recreates it.
             logger.error(
                 "stream_read_refused processor=%s partition=%d error=%s",
