@@ -171,7 +171,10 @@ class Fetcher:
             report_loss(self._id, partition, "a read or an acknowledgement was refused")
             partition.lose()
             return
-        self._counters.acked += len(call.args) - _IDS_AT
+        ids = call.args[_IDS_AT:]
+        if ids:
+            self._counters.acked += len(ids)
+            partition.confirmed = str(ids[-1])
         _, entries, gone, more = reply
         self._counters.gone += len(gone)
         self._counters.read += len(entries)
@@ -184,11 +187,21 @@ class Fetcher:
                     for xid, fields in entries
                 ]
             )
-            partition.last = max(partition.last, entries[-1][0].decode(), key=entry_order)
+            self._advance(partition, entries[0][0].decode(), entries[-1][0].decode())
         if count:
             self._follow(partition, more == 1, entries, gone)
         if entries:
             partition.arrive()
+
+    def _advance(self, partition: OwnedPartition[Any], first: str, last: str) -> None:
+        """Record the ids of the entries that were read."""
+        if partition.cursor is not None:
+            partition.last = max(partition.last, last, key=entry_order)
+            return
+        if entry_order(first) <= entry_order(partition.last):
+            # A promoted replica lacked the last entries, and its clock is behind.
+            partition.confirmed = ""
+        partition.last = last
 
     def _follow(
         self, partition: OwnedPartition[Any], more: bool, entries: Reply, gone: Reply

@@ -1,4 +1,4 @@
-"""Maintenance of a group: removes dead members and trims the logs."""
+"""Maintenance of a group: dead members, acknowledgements lost by a failover, and full logs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Maintenance:
             await asyncio.sleep(self._every_s * random.uniform(0.5, 1.0))
             try:
                 await self.reap()
-                await self._trim()
+                await self._tend_partitions()
             except BrokerError as error:
                 logger.warning(
                     "stream_maintenance_failed processor=%s error=%s", self._processor.id, error
@@ -63,12 +63,15 @@ class Maintenance:
         for member in status.dead:
             logger.warning("member_found_dead processor=%s member=%s", self._processor.id, member)
 
-    async def _trim(self) -> None:
-        """Trim the logs of the owned partitions; together, the members cover all."""
-        stream = self._processor.stream
-        await self._link.run_many(
-            [
-                ScriptCall("streams.trim", (stream.keys.log(partition.number),), (stream.size,))
-                for partition in self._partitions()
-            ]
-        )
+    async def _tend_partitions(self) -> None:
+        """Repeat lost acknowledgements, and trim the logs; together, the members cover all."""
+        stream, name, member = self._processor.stream, self._processor.name, self._membership.member
+        calls: list[ScriptCall] = []
+        for partition in self._partitions():
+            log = stream.keys.log(partition.number)
+            if partition.confirmed:
+                own = stream.keys.own(partition.number, name)
+                args = (name, member, partition.epoch, partition.confirmed)
+                calls.append(ScriptCall("streams.reack", (own, log), args))
+            calls.append(ScriptCall("streams.trim", (log,), (stream.size,)))
+        await self._link.run_many(calls)

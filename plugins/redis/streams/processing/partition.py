@@ -35,6 +35,7 @@ class OwnedPartition(Generic[R]):
     :ivar finished: number of events that the processor has finished.
     :ivar cursor: the id after which pending entries are read; None: new entries are read.
     :ivar last: the id of the last entry that was read.
+    :ivar confirmed: the last id whose acknowledgement Redis has confirmed; "" before the first.
     :ivar inherited: entries read by the cursor were delivered to a former owner.
     :ivar more: there may be entries to read.
     :ivar mean: mean bytes of recent events; 0 before the first one.
@@ -70,6 +71,7 @@ class OwnedPartition(Generic[R]):
         self.cursor: str | None = "0-0" if pending else None
         self.inherited = pending > 0
         self.last = last
+        self.confirmed = ""
         self.more = True
         self.fetching = False
         self.exchanges = 0

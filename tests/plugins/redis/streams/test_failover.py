@@ -12,11 +12,13 @@ import pytest
 
 from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.plugins.redis.streams.model.policy import Ignore
+from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.ownership import Ownership
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Options, Processor
-from tests.plugins.redis.streams.fleet import Fleet, fleet
+from tests.plugins.redis.streams.fleet import Fleet, Order, fleet
 from tests.plugins.redis.streams.shards import tell
+from tests.plugins.redis.trips import Calls, Send, around
 from tests.support.proxy import Proxy
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
@@ -79,6 +81,100 @@ async def test_workers_follow_a_failover(own_redis: Callable[..., RedisServer]) 
             await seen(crew, 900)
             await eventually(crew.settled)
             check(crew)
+
+
+@pytest.mark.row("R42")
+async def test_acknowledgements_that_a_failover_has_lost_are_repeated(redis_url: str) -> None:
+    """The events would stay pending with their owner, and fill up the partition."""
+    async with fleet(redis_url, partitions=1, options=QUICK) as crew:
+        worker = await crew.settle()
+        await crew.send(0, 10)
+        await seen(crew, 10)
+        link, log = crew.orders.link, crew.orders.keys.log(0)
+        xids = [xid for xid, _ in await link.command("XRANGE", log, "-", "+")]
+        # As on a replica that has not received the last acknowledgements.
+        await link.command("XCLAIM", log, "handle", "e1", 0, *xids[4:], "FORCE")
+        assert await crew.pending() == 6
+        await eventually(crew.idle)
+        assert crew.numbers == list(range(10))
+        (lane,) = worker.executor.runner.partitions
+        assert lane.epoch == 1
+
+
+@pytest.mark.row("R42")
+async def test_events_with_lower_ids_after_a_failover_are_acknowledged_once_processed(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replica lacked the last events, and its clock is behind."""
+    go_on, rounds = asyncio.Event(), list[int]()
+
+    async def handle(worker: int, events: Events[Order]) -> None:
+        async for order in events.records():
+            crew.note(worker, events, order)
+            if order.seq == 3:
+                await go_on.wait()
+
+    async def noted(calls: Calls, send: Send) -> list[Any]:
+        rounds.extend(1 for call in calls if call.script == "streams.trim")
+        return await send()
+
+    around(monkeypatch, noted)
+    async with fleet(redis_url, partitions=1, handler=handle, options=QUICK) as crew:
+        worker = await crew.settle()
+        (lane,) = worker.executor.runner.partitions
+        link, log = crew.orders.link, crew.orders.keys.log(0)
+        sent = [Order(key=0, seq=seq) for seq in range(4)]
+        await crew.orders.send(sent[0], ids=["1-1"])
+        await seen(crew, 1)
+        replica = await link.command("DUMP", log)
+        await crew.orders.send(*sent[1:3], ids=["1-2", "1-3"])
+        await seen(crew, 3)
+        await link.command("RESTORE", log, 0, replica, "REPLACE")
+        await crew.orders.send(sent[3], ids=["1-2"])
+        lane.more = True
+        lane.poke(lane)
+        await eventually(lambda: crew.numbers == [0, 1, 2, 3])
+        before = len(rounds)
+        await eventually(lambda: len(rounds) > before + 2)
+        assert await crew.pending() == 1
+        go_on.set()
+        await eventually(crew.idle)
+
+
+@pytest.mark.row("R42")
+async def test_writes_that_are_refused_for_a_while_interrupt_no_event(
+    own_redis: Callable[..., RedisServer],
+) -> None:
+    """As by a primary with `min-replicas-to-write` that has lost its replicas."""
+    go_on = asyncio.Event()
+
+    async def handle(worker: int, events: Events[Order]) -> None:
+        async for order in events.records():
+            crew.note(worker, events, order)
+            if order.seq == 1:
+                await go_on.wait()
+
+    options = {"lease_s": 60.0}
+    async with fleet(own_redis().url, partitions=1, handler=handle, options=options) as crew:
+        worker = await crew.settle()
+        (lane,) = worker.executor.runner.partitions
+        link = crew.orders.link
+        await crew.send(0, 1)
+        await eventually(crew.idle)
+        await crew.send(1, 1)
+        await eventually(lambda: crew.numbers == [0, 1])
+        await link.command("CONFIG", "SET", "min-replicas-to-write", 1)
+        exchanges = lane.exchanges
+        # Something to acknowledge.
+        lane.acked.append("0-1")
+        lane.flush = True
+        lane.poke(lane)
+        await eventually(lambda: lane.exchanges > exchanges + 1)
+        await link.command("CONFIG", "SET", "min-replicas-to-write", 0)
+        go_on.set()
+        await eventually(crew.idle)
+        assert crew.numbers == [0, 1]
+        assert not lane.lost
 
 
 @pytest.mark.row("R42")
