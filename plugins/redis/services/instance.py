@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from chancy.clock import is_being_cancelled
 from chancy.errors import BrokerUnavailable, ChancyError, InvalidArguments, LeaseLost
 from chancy.plugins.redis.services.base import (
     BlockingContext,
@@ -212,7 +213,10 @@ class Instance:
         try:
             async with patience:
                 await run.stop()
-        except Exception as error:
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            # A `stop` that cancels a task and awaits it raises the CancelledError of that task.
+            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                raise
             if isinstance(error, TimeoutError) and patience.expired():
                 logger.warning(
                     "service_stop_timed_out service=%s grace_s=%g", self.taken.id, self._grace_s

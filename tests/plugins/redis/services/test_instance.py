@@ -157,6 +157,46 @@ async def test_a_stop_that_raises_its_own_timeout_is_logged(alone: Shop) -> None
     assert [type(one) for one in seen] == [TimeoutError]
 
 
+class Cancelling(Service):
+    """Has a ``stop`` that cancels and awaits a task, or exits."""
+
+    name = "cancelling"
+
+    async def start(self, ctx: Context) -> None:
+        self._exits = ctx.data["exits"]
+        self._part = asyncio.create_task(asyncio.sleep(60))
+        course.append(self.name)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            course.append("ended")
+
+    async def stop(self) -> None:
+        self._part.cancel()
+        if self._exits:
+            raise SystemExit(3)
+        await self._part
+
+
+@pytest.mark.row("P22", "P32")
+@pytest.mark.parametrize(("exits", "error"), [(False, "CancelledError"), (True, "SystemExit")])
+async def test_a_stop_that_raises_any_error_leaves_no_copy_running(
+    alone: Shop, exits: bool, error: str
+) -> None:
+    course.clear()
+    seen: list[BaseException] = []
+    worker = alone.declare(grace_s=0.2)
+    worker.service(Cancelling)
+    worker.on_exception(seen.append)
+    async with alone.worker(worker):
+        id = await alone.services.start("cancelling", exits=exits)
+        await eventually(lambda: course == ["cancelling"])
+        await alone.services.stop(id)
+        await eventually(alone.is_state(id, "STOPPED"))
+        assert course == ["cancelling", "ended"]
+    assert [type(one).__name__ for one in seen] == [error]
+
+
 class Still(Service):
     """Continues after the stop request until the test ends it."""
 
