@@ -16,15 +16,15 @@ end
 if term > known then
   redis.call('HSET', stat, 'term', term)
 end
-redis.call('ZREMRANGEBYSCORE', relayed, '-inf', '(' .. ARGV[4])
-local rows, at = 0, 4
+local rows, full, at = 0, 0, 4
 while at <= #ARGV do
   local mark, width, count = ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   local first, after = at + 4, at + 4 + width * count
   if not redis.call('ZSCORE', relayed, mark) then
     -- A row may exceed the size of the stream if that was reduced since.
     if not make_room(log, stat, count, math.max(size, count), ARGV[3]) then
-      return {rows, 1}
+      full = 1
+      break
     end
     for each = first, after - 1, width do
       redis.call('XADD', log, '*', unpack(ARGV, each, each + width - 1))
@@ -33,4 +33,6 @@ while at <= #ARGV do
   end
   rows, at = rows + 1, after
 end
-return {rows, 0}
+-- Last: after any write, a server that is out of memory no longer refuses the events.
+redis.call('ZREMRANGEBYSCORE', relayed, '-inf', '(' .. ARGV[4])
+return {rows, full}

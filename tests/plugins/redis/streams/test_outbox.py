@@ -28,6 +28,7 @@ from tests.plugins.redis.streams.fleet import in_turn
 from tests.plugins.redis.streams.orders import Order, every, orders, records
 from tests.plugins.redis.streams.outbox_shop import Shop, opened
 from tests.plugins.redis.trips import Calls, Send, around
+from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually, eventually_sync
 
 _ID, _OTHER = UUID(int=1), UUID(int=2)
@@ -336,6 +337,30 @@ async def test_a_locked_row_holds_up_no_other_partition(
 
     await eventually(empty)
     assert await every(shop.stream) == [[0, 2, 4, 6], [1, 3]]
+
+
+async def test_a_full_server_refuses_the_events_of_rows(
+    dsn: str, own_redis: Callable[..., RedisServer]
+) -> None:
+    """Rows would otherwise take memory that the server does not have."""
+    async with opened(dsn, own_redis(maxmemory_policy="noeviction").url) as shop:
+        mine, link = shop.relay(), shop.stream.link
+        await shop.commit(0)
+        await mine.turn()
+        await shop.commit(2)
+        await link.command("CONFIG", "SET", "maxmemory", 1)
+        await mine.turn()
+        [[problem]] = await shop.store.fetch("select problem from chancy.redis_events")
+        assert "Redis is full" in problem
+        assert await every(shop.stream) == [[0], []]
+        await link.command("CONFIG", "SET", "maxmemory", 0)
+
+        async def empty() -> bool:
+            await mine.turn()
+            return not await shop.waiting()
+
+        await eventually(empty)
+        assert await every(shop.stream) == [[0, 2], []]
 
 
 async def test_events_of_a_later_version_hold_up_no_others(
