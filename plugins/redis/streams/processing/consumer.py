@@ -23,7 +23,7 @@ from chancy.plugins.redis.streams.processing.failures import ChildDied, describe
 from chancy.plugins.redis.streams.processing.ownership import Ownership
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition, report_loss
 from chancy.plugins.redis.streams.processing.processor import Processor
-from chancy.plugins.redis.streams.processing.run import HandlingFailed, Invocation
+from chancy.plugins.redis.streams.processing.run import Invocation, NotRun
 
 logger = logging.getLogger("chancy.redis.streams")
 
@@ -65,8 +65,8 @@ class Consumer:
             while not partition.over:
                 try:
                     await self._invoke()
-                except HandlingFailed as failure:
-                    await self._try_again("a middleware could not handle a failure", failure.error)
+                except NotRun as failure:
+                    await self._try_again(failure.why, failure.error)
                 except Exception as error:
                     self._counters.failed += 1
                     end = await self._failed(error)

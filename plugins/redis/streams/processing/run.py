@@ -22,11 +22,15 @@ from chancy.plugins.redis.streams.processing.processor import Processor
 logger = logging.getLogger("chancy.redis.streams")
 
 
-class HandlingFailed(Exception):
-    """A middleware failed while handling a failure: the policy is not applied to the events."""
+class NotRun(Exception):
+    """An error outside the function: the policy does not apply to its events.
 
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
+    :ivar why: what has failed.
+    """
+
+    def __init__(self, why: str, error: Exception) -> None:
+        super().__init__(f"{why}: {error}")
+        self.why = why
         self.error = error
 
 
@@ -41,7 +45,8 @@ class Invocation:
     async def run(self) -> None:
         """Run the function once; raise what it raises.
 
-        :raises HandlingFailed: the function failed, and a middleware failed to handle that.
+        :raises NotRun: its thread or process cannot be started, or a middleware cannot handle a
+            failure.
         """
         match self._processor.options.mode:
             case "async":
@@ -51,7 +56,10 @@ class Invocation:
             case "process":
                 if self._child is None or not self._child.alive:
                     await self.close()
-                    self._child = PartitionProcess(self._processor, self._partition)
+                    try:
+                        self._child = PartitionProcess(self._processor, self._partition)
+                    except OSError as error:
+                        raise NotRun("its process could not be started", error) from error
                 await self._child.run()
 
     async def close(self) -> None:
@@ -70,12 +78,12 @@ class Invocation:
         failure: Exception | None = None
         try:
             await function(events)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if partition.closing and is_being_cancelled():
                 # An interruption that the function turned into another exception.
                 self._ended_late(error)
                 raise asyncio.CancelledError from error
-            failure = error
+            failure = _contained(error)
         except asyncio.CancelledError as error:
             if is_being_cancelled():
                 raise
@@ -86,7 +94,7 @@ class Invocation:
             try:
                 await chain.close(failure)
             except Exception as error:
-                raise HandlingFailed(error) from failure
+                raise NotRun("a middleware could not handle a failure", error) from failure
         if failure is not None:
             raise failure
 
@@ -109,7 +117,7 @@ class Invocation:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
-        def settle(error: BaseException | None) -> None:
+        def settle(error: Exception | None) -> None:
             if done.cancelled():
                 self._ended_late(error)
             elif error is None:
@@ -118,23 +126,21 @@ class Invocation:
                 done.set_exception(error)
 
         def run() -> None:
-            raised: BaseException | None = None
+            raised: Exception | None = None
             try:
                 context.run(self._run_blocking)
-            except Exception as error:
-                raised = error
             except BaseException as error:
-                # Raised as it is, it would end the worker's loop.
-                raised = RuntimeError(f"the processor raised {type(error).__name__}: {error}")
-            if isinstance(raised, StopIteration):
-                raised = RuntimeError("the processor raised StopIteration")  # futures refuse it
+                raised = _contained(error)
             try:
                 loop.call_soon_threadsafe(settle, raised, context=context)
             except RuntimeError:
                 return  # the loop ended before the thread
 
         context = contextvars.copy_context()
-        threading.Thread(target=run, name="chancy stream", daemon=True).start()
+        try:
+            threading.Thread(target=run, name="chancy stream", daemon=True).start()
+        except RuntimeError as error:
+            raise NotRun("its thread could not be started", error) from error
         await done
 
     def _run_blocking(self) -> None:
@@ -142,3 +148,12 @@ class Invocation:
         events = BlockingEvents(self._partition, grace_s=processor.options.grace_s)
         function = cast("Callable[[BlockingEvents[Any]], None]", processor.function)
         function(events)
+
+
+def _contained(error: BaseException) -> Exception:
+    """Return the error, or a RuntimeError if it would end the worker's loop or be refused by it."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    failure = RuntimeError(f"the processor raised {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure

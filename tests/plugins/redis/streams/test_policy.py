@@ -301,6 +301,23 @@ async def test_a_cancellation_that_escapes_is_up_to_the_policy(
     assert "CancelledError" in caplog.text
 
 
+@pytest.mark.row("R23")
+async def test_a_processor_that_exits_is_up_to_the_policy(redis_url: str) -> None:
+    """It would end the worker, and then each other worker that gets the event."""
+
+    async def handle(worker: int, events: Events[Order]) -> None:
+        async for order in events.records():
+            if order.seq == 2:
+                raise SystemExit(3)
+            crew.note(worker, events, order)
+
+    options = {"policy": Ignore()}
+    async with fleet(redis_url, partitions=1, handler=handle, options=options) as crew:
+        await crew.start()
+        await crew.send(0, 5)
+        await eventually(lambda: crew.numbers == [0, 1, 3, 4])
+
+
 async def test_a_processor_that_cancels_itself_is_begun_again(
     redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,6 +26,7 @@ from chancy.executors.process import protocol as frames
 from chancy.executors.process.child.connection import ChildConnection
 from chancy.executors.process.child.interrupts import Interrupter
 from chancy.executors.process.protocol import Frame, FrameReader, packed
+from chancy.executors.process.spawn import ChildSpawn
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.model.policy import Ignore
 from chancy.plugins.redis.streams.processing import child
@@ -74,6 +75,30 @@ async def test_a_failure_in_a_thread_is_up_to_the_policy(place: dict[str, Any]) 
         await crew.start()
         await crew.send(0, 6)
         await eventually(lambda: crew.numbers == list(range(6)))
+
+
+async def test_a_partition_whose_thread_cannot_be_started_is_not_halted(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[int] = []
+
+    class Scarce(threading.Thread):
+        def start(self) -> None:
+            if self.name == "chancy stream" and len(refused) < 2:
+                refused.append(1)
+                raise RuntimeError("can't start new thread")
+            super().start()
+
+    def handle(worker: int, events: BlockingEvents[Order]) -> None:
+        for order in events.records():
+            crew.note(worker, events, order)
+
+    monkeypatch.setattr(threading, "Thread", Scarce)
+    async with fleet(redis_url, partitions=1, blocking=handle) as crew:
+        await crew.start()
+        await crew.send(0, 1)
+        await eventually(lambda: crew.numbers == [0])
+    assert len(refused) == 2
 
 
 def living() -> Sequence[psutil.Process]:
@@ -179,6 +204,26 @@ async def test_a_child_that_dies_while_its_partition_is_released_is_no_failure(
     await asyncio.wait([serving])
     assert executor.runner.counters.dead == 0
     assert await pending(module.sums, 0, "compute") == 1
+
+
+async def test_a_partition_whose_process_cannot_be_started_is_not_halted(
+    children: Computing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`Halt` would stop it until an operator resumes it, because the machine lacks memory."""
+    start, refused = ChildSpawn.start, list[int]()
+
+    def refuse(spawn: ChildSpawn, *args: Any) -> None:
+        if len(refused) < 2:
+            refused.append(1)
+            raise BlockingIOError("no more processes")
+        start(spawn, *args)
+
+    monkeypatch.setattr(ChildSpawn, "start", refuse)
+    await children.send((0, 0, ""))
+    serving = asyncio.create_task(children.module.streams.serve(["batches"]))
+    await eventually(partial(_are, children, "batches.0", [0]))
+    assert len(refused) == 2
+    await stopped(serving)
 
 
 @pytest.mark.row("R32")
