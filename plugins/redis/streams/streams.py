@@ -197,8 +197,10 @@ class Streams(Schedules):
 
     @property
     def streams(self) -> Sequence[Stream[Any]]:
-        """The declared streams, by name."""
-        return [self._streams[name] for name in sorted(self._streams)]
+        """The declared streams and those of processors, such as a sink of dead letters, by name."""
+        of_processors = {made.stream.name: made.stream for made in self._processors.values()}
+        found = of_processors | self._streams
+        return [found[name] for name in sorted(found)]
 
     @property
     def processors(self) -> Sequence[Processor[Any]]:

@@ -60,6 +60,18 @@ def recorder(name: str, log: list[Any]) -> FunctionMiddleware:
     return record
 
 
+async def test_a_sink_with_a_processor_is_one_of_the_streams(streams: Streams) -> None:
+    """So that commands find it, and dead letters of its processor can be sent again."""
+    stream = declare(streams)
+    sink = DeadLetterMiddleware(stream).sink
+    assert streams.streams == [stream]
+
+    @streams.processor(sink, name="failed")
+    async def collect(events: Events[Any]) -> None: ...
+
+    assert streams.streams == [sink, stream]
+
+
 @pytest.mark.row("R17", "R45")
 async def test_the_first_stands_next_to_the_log(streams: Streams) -> None:
     stream, log = declare(streams), list[Any]()
