@@ -115,7 +115,7 @@ class Events(Generic[R]):
         """The records of the events."""
         return Records(self)
 
-    def take(self, most: int, *, within: float) -> EventBatches[R, Event[R]]:
+    def take(self, most: int, within: float) -> EventBatches[R, Event[R]]:
         """Iterate in non-empty batches, each acknowledged as a whole.
 
         :param most: maximum events of a batch, 1 to 10,000. They wait in memory.
@@ -154,7 +154,7 @@ class Records(Generic[R]):
     def __aiter__(self) -> AsyncIterator[R]:
         return self._events.single(Event.record)
 
-    def take(self, most: int, *, within: float) -> EventBatches[R, R]:
+    def take(self, most: int, within: float) -> EventBatches[R, R]:
         """Iterate in batches of records; see `Events.take`."""
         return self._events.take(most, within=within).records()
 

@@ -77,7 +77,7 @@ async def bill(events: Any) -> None:
 
 @app.processor(large, prefetch_count=2)
 async def check(events: Any) -> None:
-    async for batch in events.take(10, within=0.05).records():
+    async for batch in events.take(10, 0.05).records():
         for one in batch:
             note(f"checked {one.order_id}")
 
