@@ -81,7 +81,7 @@ async def count_results(chancy: Chancy, app: App) -> int:
 
 
 async def get_messages(chancy: Chancy, app: App, number: int = SHOWN) -> list[Job]:
-    """Running jobs, and waiting jobs in queue order; up to 500."""
+    """Running jobs, and waiting jobs in queue order; up to 500 of each."""
     found = await listed(app, number)
     return [shown(job) for job in [*found.running, *found.waiting]][:number]
 

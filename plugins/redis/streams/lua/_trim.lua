@@ -1,5 +1,5 @@
--- Remove the oldest entries before a floor exactly, at most so many, after whole nodes have been
--- removed: what is left of these is in one node, which holds 4 KB of entries, or a single large one.
+-- Remove the oldest entries before a floor, up to a number. Whole nodes were removed before, so that
+-- these entries are in one node: up to 4 KB, or a single larger entry.
 local function trim_node(log, floor, most)
   local count = #redis.call('XRANGE', log, '-', '(' .. floor, 'COUNT', most)
   if count == 0 then
