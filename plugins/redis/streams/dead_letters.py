@@ -16,7 +16,6 @@ from pydantic import BaseModel
 
 from chancy.broker.optional import SqlStore
 from chancy.errors import StatementFailed
-from chancy.plugins.redis.streams.model.schema import definition_of
 from chancy.plugins.redis.streams.producing.outbox import packed
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.transport.redis_client import RedisClient
@@ -74,7 +73,7 @@ class EventLetters:
         self, store: SqlStore, ids: Sequence[UUID], new_ids: Sequence[UUID], *, force: bool
     ) -> Mapping[UUID, UUID]:
         """Send the events again, to the ends of their partitions."""
-        streams = {stream.name: definition_of(stream)._asdict() for stream in self._streams()}
+        streams = {stream.name: stream.definition._asdict() for stream in self._streams()}
         if not streams:
             return {}
         text = _statement("replay", store.schema)

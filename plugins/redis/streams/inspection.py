@@ -84,15 +84,6 @@ class MemberReport:
 
 
 @dataclass(frozen=True, slots=True)
-class BusyPartition:
-    """A partition that was not reset because a member owns it."""
-
-    partition: int
-    owner: str
-    lease_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Removed:
     """What was removed of a processor.
 
@@ -184,8 +175,10 @@ class Inspection:
             await self._notify("resume", () if partitions is None else wanted)
         return lifted
 
-    async def reset(self, start: str = "0") -> tuple[int, Sequence[BusyPartition]]:
-        """Restart the processor at an id; return the discarded pending events and busy partitions.
+    async def reset(self, start: str = "0") -> tuple[int, Sequence[int]]:
+        """Restart the processor at an id, except in partitions that a member owns.
+
+        Returns the number of pending events that were discarded, and the owned partitions.
 
         :param start: ``0`` for all stored events, ``$`` for new events only, or the id of an
             event: the processor starts after it.
@@ -198,11 +191,7 @@ class Inspection:
             (name, start),
         )
         discarded = sum(int(reply[1]) for reply in replies.values() if reply[0] == 1)
-        busy = [
-            BusyPartition(number, _text(reply[1]), int(reply[2]) / 1000)
-            for number, reply in replies.items()
-            if reply[0] == 0
-        ]
+        busy = [number for number, reply in replies.items() if reply[0] == 0]
         await self._notify("plan")
         return discarded, busy
 

@@ -20,6 +20,7 @@ from chancy.plugins.redis.streams.encoding.record_coding import RecordCoding
 from chancy.plugins.redis.streams.group.executor import StreamExecutor
 from chancy.plugins.redis.streams.group.halts import Exit
 from chancy.plugins.redis.streams.model.record import is_primitive
+from chancy.plugins.redis.streams.model.target import Full
 from chancy.plugins.redis.streams.processing.cancellation import cancel_all
 from chancy.plugins.redis.streams.processing.child import locate
 from chancy.plugins.redis.streams.processing.processor import (
@@ -33,7 +34,7 @@ from chancy.plugins.redis.streams.processing.processor import (
 )
 from chancy.plugins.redis.streams.processing.settings import AllChoices, Defaults
 from chancy.plugins.redis.streams.producing.outbox import EventOutboxWriter
-from chancy.plugins.redis.streams.producing.stream import Full, Stream
+from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.schedules import Schedules
 from chancy.plugins.redis.streams.timers import Timers
 from chancy.plugins.redis.transport.redis_client import RedisClient

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -71,13 +71,13 @@ def reset(
         )
     discarded, busy = run(target, lambda: inspection.reset(start))
     if json_:
-        line.script({"discarded": discarded, "busy": [each.partition for each in busy]})
+        line.script({"discarded": discarded, "busy": busy})
     else:
         line.line(
             f"{target.partitions - len(busy)} partitions reset, {discarded:,} events discarded"
         )
     if busy:
-        numbers = ", ".join(str(each.partition) for each in busy)
+        numbers = ", ".join(map(str, busy))
         refuse(f"partitions owned by a worker were not reset: {numbers}")
 
 
@@ -107,9 +107,14 @@ def lag(
     if json_:
         line.script([asdict(report) for report in found])
     elif each:
-        line.table(_EACH, [_row(report) for report in found])
+        rows = [[column(report) for column in _EACH.values()] for report in found]
+        line.table(tuple(_EACH), rows)
     else:
-        line.table(_SUMMED, _sums(found))
+        groups: dict[tuple[str, str], list[PartitionReport]] = {}
+        for report in found:
+            groups.setdefault((report.stream, report.processor), []).append(report)
+        rows = [[column(parts) for column in _SUMMED.values()] for parts in groups.values()]
+        line.table(tuple(_SUMMED), rows)
     for report in found:
         if report.parked is not None:
             click.echo(
@@ -135,56 +140,39 @@ async def _reports(stream: Stream[Any], processor: str | None) -> list[Partition
     ]
 
 
-_SUMMED = (
-    "stream",
-    "processor",
-    "partitions",
-    "owned",
-    "parked",
-    "halted",
-    "lag",
-    "pending",
-    "oldest s",
-    "dead",
-    "dead dropped",
-    "dropped",
-    "lost",
-)
-_EACH = (
-    "stream",
-    "processor",
-    "partition",
-    "owner",
-    "epoch",
-    "length",
-    "lag",
-    "pending",
-    "first pending",
-    "oldest s",
-    "dead",
-    "dead dropped",
-    "dropped",
-    "lost",
-)
-
-
-def _row(report: PartitionReport) -> Sequence[object]:
-    return (
-        report.stream,
-        report.processor,
-        report.partition,
-        "parked" if report.parked is not None else report.owner,
-        report.epoch,
-        report.length,
-        _lag([report]) if report.lag >= 0 else "not started",
-        report.pending,
-        report.first_pending,
-        f"{report.idle_s:.1f}" if report.pending else None,
-        report.dead,
-        report.dead_dropped,
-        report.dropped,
-        report.lost,
-    )
+#: The columns for each partition.
+_EACH: Mapping[str, Callable[[PartitionReport], object]] = {
+    "stream": lambda report: report.stream,
+    "processor": lambda report: report.processor,
+    "partition": lambda report: report.partition,
+    "owner": lambda report: "parked" if report.parked is not None else report.owner,
+    "epoch": lambda report: report.epoch,
+    "length": lambda report: report.length,
+    "lag": lambda report: _lag([report]) if report.lag >= 0 else "not started",
+    "pending": lambda report: report.pending,
+    "first pending": lambda report: report.first_pending,
+    "oldest s": lambda report: _oldest([report]),
+    "dead": lambda report: report.dead,
+    "dead dropped": lambda report: report.dead_dropped,
+    "dropped": lambda report: report.dropped,
+    "lost": lambda report: report.lost,
+}
+#: The columns for each processor, from its partitions.
+_SUMMED: Mapping[str, Callable[[Sequence[PartitionReport]], object]] = {
+    "stream": lambda parts: parts[0].stream,
+    "processor": lambda parts: parts[0].processor,
+    "partitions": len,
+    "owned": lambda parts: sum(report.owner is not None for report in parts),
+    "parked": lambda parts: sum(report.parked is not None for report in parts),
+    "halted": lambda parts: sum(report.halted is not None for report in parts),
+    "lag": lambda parts: _lag(parts),
+    "pending": lambda parts: sum(report.pending for report in parts),
+    "oldest s": lambda parts: _oldest(parts),
+    "dead": lambda parts: sum(report.dead for report in parts),
+    "dead dropped": lambda parts: sum(report.dead_dropped for report in parts),
+    "dropped": lambda parts: sum(report.dropped for report in parts),
+    "lost": lambda parts: sum(report.lost for report in parts),
+}
 
 
 def _lag(parts: Sequence[PartitionReport]) -> int | str:
@@ -192,30 +180,9 @@ def _lag(parts: Sequence[PartitionReport]) -> int | str:
     return f"{total}+" if any(report.at_least for report in parts) else total
 
 
-def _sums(found: Sequence[PartitionReport]) -> list[Sequence[object]]:
-    groups: dict[tuple[str, str], list[PartitionReport]] = {}
-    for report in found:
-        groups.setdefault((report.stream, report.processor), []).append(report)
-    return [
-        (
-            stream,
-            processor,
-            len(parts),
-            sum(report.owner is not None for report in parts),
-            sum(report.parked is not None for report in parts),
-            sum(report.halted is not None for report in parts),
-            _lag(parts),
-            sum(report.pending for report in parts),
-            f"{max(report.idle_s for report in parts):.1f}"
-            if any(p.pending for p in parts)
-            else None,
-            sum(report.dead for report in parts),
-            sum(report.dead_dropped for report in parts),
-            sum(report.dropped for report in parts),
-            sum(report.lost for report in parts),
-        )
-        for (stream, processor), parts in groups.items()
-    ]
+def _oldest(parts: Sequence[PartitionReport]) -> str | None:
+    pending = [report.idle_s for report in parts if report.pending]
+    return f"{max(pending):.1f}" if pending else None
 
 
 @click.command()

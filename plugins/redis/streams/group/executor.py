@@ -17,7 +17,7 @@ from chancy.plugins.redis.streams.group.heartbeat import MemberHeartbeat
 from chancy.plugins.redis.streams.group.maintenance import Maintenance
 from chancy.plugins.redis.streams.group.membership import Membership, MembershipStatus
 from chancy.plugins.redis.streams.group.runner import PartitionRunner
-from chancy.plugins.redis.streams.model.schema import agree, definition_of
+from chancy.plugins.redis.streams.model.schema import agree
 from chancy.plugins.redis.streams.processing.cancellation import finish
 from chancy.plugins.redis.streams.processing.ownership import Ownership
 from chancy.plugins.redis.streams.processing.processor import Processor
@@ -133,7 +133,7 @@ class StreamExecutor:
 
     async def _agree(self) -> None:
         stream = self.processor.stream
-        await agree(self._link, stream.keys, definition_of(stream))
+        await agree(self._link, stream.keys, stream.definition)
 
     async def _leave(self) -> None:
         """Leave the group first, so that the others are ready for the released partitions."""

@@ -1,14 +1,13 @@
 -- Restart a processor on a partition at an id, unless a member owns it. Pending entries are
 -- discarded; a quarantine is lifted. Safe to repeat.
 -- KEYS log own park; ARGV group start
--- {1, events that were pending} | {0, owner, ms left}
+-- {1, events that were pending} | {0}
 --@include _now
 --@include _groups
 local log, own, park, group, start = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
 local held = redis.call('HMGET', own, 'owner', 'until')
-local now = now_ms()
-if held[1] and tonumber(held[2] or 0) > now then
-  return {0, held[1], tonumber(held[2]) - now}
+if held[1] and tonumber(held[2] or 0) > now_ms() then
+  return {0}
 end
 local pending, state = 0, groups(log)[group]
 if state then

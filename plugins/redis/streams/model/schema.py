@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.model.keys import StreamKeys
-from chancy.plugins.redis.streams.model.target import Target
 from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.text import shown
 
@@ -22,12 +21,6 @@ class StreamDefinition(NamedTuple):
     codec: str
     size: int
     full: str
-
-
-def definition_of(stream: Target[Any]) -> StreamDefinition:
-    return StreamDefinition(
-        stream.partitions, stream.route.name, stream.coding.name, stream.size, stream.full
-    )
 
 
 async def agree(link: RedisClient, keys: StreamKeys, stream: StreamDefinition) -> None:

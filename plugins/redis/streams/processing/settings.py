@@ -10,8 +10,8 @@ from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.encoding.codecs import Codec
 from chancy.plugins.redis.streams.encoding.compression import Compressor
 from chancy.plugins.redis.streams.encoding.hashing import HasherOption
+from chancy.plugins.redis.streams.model.target import Full
 from chancy.plugins.redis.streams.processing.processor import Choices
-from chancy.plugins.redis.streams.producing.stream import Full
 from chancy.text import shown
 
 #: Before the name of each variable, such as ``CHANCY_STREAMS_LEASE_S``.

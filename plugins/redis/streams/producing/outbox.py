@@ -12,7 +12,7 @@ from uuid import UUID
 
 from chancy.broker.optional import SqlStore
 from chancy.errors import ConfigurationError, InvalidArguments
-from chancy.plugins.redis.streams.model.schema import StreamDefinition, definition_of
+from chancy.plugins.redis.streams.model.schema import StreamDefinition
 from chancy.plugins.redis.streams.model.target import Target
 from chancy.plugins.redis.streams.producing.batch import (
     CHUNK,
@@ -144,7 +144,7 @@ class EventOutboxWriter:
         return _statement("put", self.schema), [
             stream.link.prefix,
             stream.name,
-            json.dumps(definition_of(stream)._asdict()),
+            json.dumps(stream.definition._asdict()),
             [uuid.uuid4() for _ in pieces],
             [partition for partition, _ in pieces],
             [len(piece.args) // piece.width for _, piece in pieces],

@@ -7,21 +7,25 @@ it has marked. If it is paused in between, Redis refuses its older term, and Pos
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import random
 import time
 import uuid
 from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 
+from chancy.broker.listener import Listener
+from chancy.broker.notices import Topic
 from chancy.broker.optional import SqlStore
 from chancy.clock import Backoff
 from chancy.errors import BrokerError, BrokerUnavailable, ChancyError, ConfigurationError
+from chancy.plugin.leader import elected
 from chancy.plugin.runtime import Runtime
 from chancy.plugins.redis.streams.model.keys import StreamKeys
 from chancy.plugins.redis.streams.model.schema import agree
 from chancy.plugins.redis.streams.producing.batch import CHUNK, StreamFull
-from chancy.plugins.redis.streams.producing.leader_loop import LeaderLoop
 from chancy.plugins.redis.streams.producing.outbox import (
     EventOutboxReader,
     EventOutboxRow,
@@ -34,6 +38,8 @@ logger = logging.getLogger("chancy.redis.streams")
 
 #: Maximum rows and bytes taken at a time.
 ROWS, BYTES = 250, 4 * 1024 * 1024
+#: Seconds between two polls of the leader, which also gets notifications, and of other workers.
+_EVERY_S, _RARELY_S = 2.0, 15.0
 #: Seconds of the relay's lease.
 LEASE_S = 10.0
 #: Seconds until a partition that accepted nothing is retried, at first and at most.
@@ -43,7 +49,11 @@ _MOST_AGREED = 1_000
 
 
 class EventRelay:
-    """Runs beside each worker; `LeaderLoop` schedules it."""
+    """Runs beside each worker.
+
+    The leader relays on notification. The others poll rarely, so that events are relayed without a
+    leader, too.
+    """
 
     def __init__(self, link: RedisClient, store: SqlStore, runtime: Runtime) -> None:
         self._link = link
@@ -55,16 +65,58 @@ class EventRelay:
         #: their rows is taken before that, so that they keep their order.
         self._stopped: dict[tuple[str, int], float] = {}
         self._pauses: dict[tuple[str, int], Backoff] = {}
+        self._woken = asyncio.Event()
+        #: The task of the listener; None while another worker leads.
+        self._listening: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
         """Run until cancelled; then release the lease."""
         try:
-            await LeaderLoop(self._runtime, self.turn).serve()
+            await self._relay()
         finally:
+            await self._stop_listening()
             try:
                 await self._outbox.give_up()
             except BrokerError:
                 logger.debug("stream_relay_not_released")
+
+    async def _relay(self) -> None:
+        backoff = Backoff(base_s=0.2, cap_s=5.0)
+        while True:
+            self._woken.clear()
+            try:
+                while await self.turn():
+                    backoff.reset()
+            except BrokerError as error:
+                pause_s = backoff.next_s()
+                logger.warning("redis_relay_postponed next_try_s=%.1f error=%s", pause_s, error)
+                await self._runtime.clock.sleep(pause_s)
+            else:
+                backoff.reset()
+                await self._wait()
+
+    async def _wait(self) -> None:
+        clock, leader = self._runtime.clock, self._runtime.leader
+        if not leader.leading:
+            await self._stop_listening()
+            await elected(leader, clock, _RARELY_S * random.uniform(0.8, 1.2))
+            return
+        if self._listening is None:
+            listener = Listener(
+                self._runtime.broker,
+                clock,
+                Topic.RELAY,
+                on_notice=lambda _: self._woken.set(),
+                on_resumed=self._woken.set,
+            )
+            self._listening = asyncio.create_task(listener.serve(), name="chancy redis relay")
+        await clock.wait(self._woken, _EVERY_S * random.uniform(0.8, 1.2))
+
+    async def _stop_listening(self) -> None:
+        task, self._listening = self._listening, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
 
     async def turn(self) -> bool:
         """Append the rows that wait; return whether there may be more.

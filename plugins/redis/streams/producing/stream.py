@@ -7,13 +7,13 @@ import re
 from collections.abc import AsyncIterable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Generic, Literal, TypeVar, get_args
+from typing import TypeVar, get_args
 
 from chancy.checks import check_choice, check_number
 from chancy.errors import ConfigurationError
-from chancy.plugins.redis.streams.model.keys import StreamKeys
 from chancy.plugins.redis.streams.model.protocols import Coding, Route
-from chancy.plugins.redis.streams.model.schema import agree, definition_of
+from chancy.plugins.redis.streams.model.schema import agree
+from chancy.plugins.redis.streams.model.target import Full, Target
 from chancy.plugins.redis.streams.producing.backpressure import Backpressure, SendWait
 from chancy.plugins.redis.streams.producing.batch import (
     Part,
@@ -31,9 +31,6 @@ from chancy.text import shown
 
 R = TypeVar("R")
 
-#: The behavior of a send when a partition holds ``size`` unacknowledged events.
-Full = Literal["block", "drop_oldest"]
-
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 #: More partitions would need more servers than one fleet of workers can use.
 MAX_PARTITIONS = 4096
@@ -41,7 +38,7 @@ MAX_PARTITIONS = 4096
 PATIENCE_S = 30.0
 
 
-class Stream(Generic[R]):
+class Stream(Target[R]):
     """Partitions of ordered events. Created by `Streams.stream`.
 
     :param partitions: number of partitions; fixed, stored with the stream and checked at start.
@@ -67,14 +64,15 @@ class Stream(Generic[R]):
         check_number(partitions, f"the stream {name}: partitions", 1, MAX_PARTITIONS)
         check_number(size, f"the stream {name}: size", 1)
         check_choice(full, f"the stream {name}: full", get_args(Full))
-        self.name = name
-        self.link = link
-        self.coding = coding
-        self.route = route
-        self.partitions = partitions
-        self.size = size
-        self.full: Full = full
-        self.keys = StreamKeys(link.prefix, name)
+        super().__init__(
+            name,
+            link=link,
+            coding=coding,
+            route=route,
+            partitions=partitions,
+            size=size,
+            full=full,
+        )
         self._outbox = outbox or EventOutboxWriter()
         #: Shared by all sends of this process, from loops and threads.
         self.backpressure = Backpressure()
@@ -213,7 +211,7 @@ class Stream(Generic[R]):
             return ids
         parts = batch.parts()
         if not self._agreed:
-            await agree(self.link, self.keys, definition_of(self))
+            await agree(self.link, self.keys, self.definition)
             self._agreed = True
         woken = asyncio.Event()
         loop = asyncio.get_running_loop()

@@ -13,7 +13,7 @@ from chancy.errors import ConfigurationError
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.inspection import Inspection
 from chancy.plugins.redis.streams.model.keys import StreamKeys
-from chancy.plugins.redis.streams.model.schema import agree, definition_of
+from chancy.plugins.redis.streams.model.schema import agree
 from chancy.plugins.redis.streams.producing import batch
 from chancy.plugins.redis.streams.producing.backpressure import Backpressure, SendWait
 from chancy.plugins.redis.streams.producing.batch import Part, StreamFull
@@ -146,10 +146,10 @@ async def test_another_declaration_is_refused(
     link: RedisClient, other: dict[str, Any], reason: str
 ) -> None:
     stored = declare(link, partitions=4)
-    await agree(link, stored.keys, definition_of(stored))
+    await agree(link, stored.keys, stored.definition)
     changed = declare(link, **({"partitions": 4} | other))
     with pytest.raises(ConfigurationError, match=f"the stream orders {reason}"):
-        await agree(link, changed.keys, definition_of(changed))
+        await agree(link, changed.keys, changed.definition)
     with pytest.raises(ConfigurationError, match=reason):
         await changed.send(*orders(1))
     assert await every(changed) == [[]] * changed.partitions

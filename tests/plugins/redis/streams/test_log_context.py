@@ -220,7 +220,7 @@ async def test_a_handler_is_made_to_know_it(redis_url: str, heard: Heard) -> Non
 
 FOLDER = ROOT / "plugins" / "redis" / "streams"
 #: Modules whose lines are about a process, its leadership, its timers or the outbox.
-OTHERS = {"leadership.py", "leader_loop.py", "timers.py", "relay.py"}
+OTHERS = {"leadership.py", "timers.py", "relay.py"}
 LEVELS = {"debug", "info", "warning", "error", "critical", "exception"}
 #: Modules whose lines are all about a partition.
 OF_PARTITIONS = {"consumer.py", "fetcher.py", "run.py", "loss.py", "overdue.py"}
