@@ -104,6 +104,7 @@ from chancy.plugins.redis.compat.pytask import PyTask, Task
 class Stuck(Task):
     NAME = "stuck"
     def start(self):
+        self.redis.set("asleep", 1)
         time.sleep(3600)
 
 app = PyTask(Redis.from_url(sys.argv[1]))
@@ -120,7 +121,7 @@ async def test_a_program_ends_despite_a_task_in_a_blocking_call(
     helpers = PyTaskHelpers(raw)
     id = helpers.start_task("stuck")
     with program("-c", STUCK, redis_url) as process:
-        await eventually(lambda: helpers.get_task(id, "state") == "RUNNING")
+        await eventually(lambda: raw.get("asleep"))
         process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait, 20) == 0
     assert helpers.get_task(id, "state") == "RUNNING", "its lease ends later"
