@@ -22,7 +22,9 @@ from chancy.plugins.redis.transport.scripts import scripts
 from tests.support.waiting import eventually
 
 #: The position of the member in the arguments of scripts; the epoch follows it.
-_MEMBER_AT = {"exchange": 1, "bury": 1, "park": 1, "release": 1, "extend": 0, "halt": 0}
+_MEMBER_AT = {
+    "exchange": 1, "reack": 1, "bury": 1, "park": 1, "release": 1, "extend": 0, "halt": 0
+}  # fmt: skip
 #: The times in this book are a little later than the clock that the script has read.
 _SLACK_S = 0.05
 _LONGEST_LINE = 64 * 1024 * 1024
