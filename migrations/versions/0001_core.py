@@ -55,6 +55,7 @@ _FUNCTIONS = (
     "with_failure(jsonb, text, int, uuid, timestamptz, timestamptz)",
     "utc(timestamptz)",
     "wake(text, boolean, bigint)",
+    "lock_queue(text)",
     "channel()",
 )
 _TABLES = (

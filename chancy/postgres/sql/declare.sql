@@ -1,7 +1,7 @@
 -- Stores a queue. $14: whether to update an existing one, except for its pause. The row of the
 -- migration, which nothing has changed yet, is always updated. Index: the primary key of queues.
--- Locks: its row, unless it stands as wanted: a conflict would lock it even to leave it alone. Safe to
--- repeat.
+-- Locks: its row, unless it stands as wanted: a conflict would lock it even to leave it alone; see the
+-- function lock_queue. Safe to repeat.
 with stored as (
   insert into {schema}.queues as q (
     name, executor, concurrency, tags, poll_interval_s, keep_finished, paused_at, resume_at,
@@ -23,6 +23,7 @@ with stored as (
         is not distinct from row(
           $2::text, $3::int, $4::text[], $5::float8, $6::boolean,
           $9::text::jsonb, $10::text::jsonb, $11::text, $12::text::jsonb, $13::text::jsonb)))
+    and {schema}.lock_queue($1::text)
   on conflict (name) do update
   set
     executor = excluded.executor,

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from uuid import UUID, uuid4
 
 import psycopg
@@ -229,6 +230,34 @@ async def test_a_queue_that_stands_is_declared_although_its_row_is_locked(
                 assert await broker.declare(FULL, upsert=upsert) == FULL
                 if not upsert:
                     assert await broker.declare(Queue(name=FULL.name)) == FULL
+
+
+async def test_changes_of_a_locked_queue_fail_soon_and_name_it(dsn: str) -> None:
+    async with AsyncExitStack() as opened:
+        broker = PostgresBroker(dsn)
+        opened.push_async_callback(broker.close)
+        await broker.open()
+        await broker.declare(FULL)
+        changed = replace(FULL, poll_interval_s=2 * FULL.poll_interval_s)
+        with psycopg.connect(dsn) as person:
+            person.execute("select from chancy.queues for update")
+            async with asyncio.timeout(10):
+                results = await asyncio.gather(
+                    broker.declare(changed, upsert=True),
+                    broker.declare(Queue(name="default")),
+                    broker.pause(FULL.name),
+                    broker.resume(FULL.name),
+                    broker.delete_queue(FULL.name),
+                    return_exceptions=True,
+                )
+        for name, error in zip(["full", "default", "full", "full", "full"], results, strict=True):
+            assert isinstance(error, StatementFailed)
+            assert error.sqlstate == LOCK_NOT_AVAILABLE
+            assert f"has locked the row of the queue '{name}'" in str(error)
+        assert await broker.declare(changed, upsert=True) == changed
+        assert await broker.pause(FULL.name)
+        assert await broker.resume(FULL.name)
+        assert await broker.delete_queue(FULL.name)
 
 
 @pytest.mark.parametrize("act", ["beat", "announce", "survey", "unregister"])
