@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from chancy.broker.contract import Heartbeat
 from chancy.checks import check_number
 from chancy.clock import Backoff
-from chancy.errors import BrokerError, ChancyError, ConfigurationError
+from chancy.errors import BrokerError, ChancyError, ConfigurationError, StatementFailed
 
 logger = logging.getLogger("chancy.worker")
 
@@ -92,7 +92,8 @@ class HeartbeatThread:
         for half an interval; 0 otherwise.
 
         A refusal counts as an answer: usually the server is then unavailable to all workers, and
-        none of them is declared dead.
+        none of them is declared dead. A statement that fails does not count: the server executes
+        those of other workers.
         """
         now, sent_at = time.monotonic(), self._sent_at
         if sent_at is None or now - sent_at < min(_REFUSED_S, self._interval_s / 2):
@@ -174,7 +175,8 @@ class HeartbeatThread:
                     backoff.reset()
                 except ChancyError as error:
                     pause = backoff.next_s()
-                    if time.monotonic() - began < _REFUSED_S:
+                    failed = isinstance(error, StatementFailed) and error.sqlstate
+                    if time.monotonic() - began < _REFUSED_S and not failed:
                         self._answered_at, self._sent_at = began, None
                     logger.warning("heartbeat_failed next_try_s=%.1f error=%s", pause, error)
                 except Exception:

@@ -46,7 +46,7 @@ class Register:
         :param blocked_s: seconds for which its event loop has been blocked.
         :param memory: its resident memory in bytes; None leaves what is stored.
         :raises BrokerUnavailable: the server cannot be reached.
-        :raises StatementFailed: another transaction locks the row.
+        :raises StatementFailed: another transaction locks the row, or the server is slow.
         """
         found = self._run(self._sql.beat, worker_id, blocked_s, time.time(), memory)
         return found.fetchone() is not None
@@ -57,7 +57,7 @@ class Register:
         Returns False if it is not registered.
 
         :raises BrokerUnavailable: the server cannot be reached.
-        :raises StatementFailed: another transaction locks the row.
+        :raises StatementFailed: another transaction locks the row, or the server is slow.
         """
         return self._run(self._sql.unregister, worker_id).rowcount > 0
 
@@ -75,11 +75,11 @@ class Register:
             if tries > 1 and isinstance(error, psycopg.errors.SerializationFailure):
                 return self._run(statement, *args, tries=tries - 1)
             why = sqlstates.one_line(error)
-            if isinstance(error, psycopg.errors.LockNotAvailable):
-                why = f"another transaction has locked the row of the worker: {why}"
-                raise StatementFailed(why, sqlstate=LOCK_NOT_AVAILABLE) from error
+            if error.sqlstate in (LOCK_NOT_AVAILABLE, sqlstates.QUERY_CANCELED):
+                locked = "a transaction has locked the row of the worker, or the server is slow"
+                raise StatementFailed(f"{locked}: {why}", sqlstate=error.sqlstate) from error
             self.close()
-            raise BrokerUnavailable(f"the heartbeat did not reach the server: {why}") from error
+            raise BrokerUnavailable(f"the heartbeat failed: {why}") from error
 
     def _connect(self) -> psycopg.Connection[tuple[int]]:
         """As `chancy.postgres.drivers.timelines.connect`. A server is asked only if a session, of

@@ -26,6 +26,9 @@ DATA_EXCEPTION = "22000"
 #: "Character not in repertoire": the server's code for text that it cannot store.
 _UNSTORABLE = "22021"
 
+#: A timeout of the server or a cancel request has ended the statement.
+QUERY_CANCELED = "57014"
+
 #: A row with one of the ids exists.
 UNIQUE_VIOLATION = "23505"
 

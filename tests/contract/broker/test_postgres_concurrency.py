@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure
@@ -289,8 +290,13 @@ async def test_a_locked_row_of_a_worker_holds_up_none_of_its_upkeep(dsn: str, ac
         assert await broker.beat(bench.worker_id)
 
 
-async def test_a_supervisor_does_not_wait_for_the_locked_row_of_a_worker(dsn: str) -> None:
-    register, worker = Register(dsn, Statements("chancy")), uuid4()
+@pytest.mark.parametrize("statement_timeout", ["0", "300ms"])
+async def test_a_supervisor_does_not_wait_for_the_locked_row_of_a_worker(
+    dsn: str, statement_timeout: str
+) -> None:
+    options = f"-c statement_timeout={statement_timeout}"
+    conninfo = make_conninfo(dsn, options=options)
+    register, worker = Register(conninfo, Statements("chancy")), uuid4()
     ask(dsn, "insert into chancy.workers (id, host, pid) values (%s, 'here', 1)", [worker])
     try:
         with psycopg.connect(dsn) as person:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from chancy.broker.contract import Heartbeat
-from chancy.errors import BrokerUnavailable
+from chancy.errors import BrokerError, BrokerUnavailable, StatementFailed
 from chancy.testing.memory import MemoryBroker
 from chancy.worker import registration as registering
 from chancy.worker.registration import Registration
@@ -22,19 +22,19 @@ TIMEOUT_S = 0.4
 
 
 class Line(Heartbeat):
-    """A connection that may stop answering, or be refused."""
+    """A connection that may stop answering, or fail."""
 
     def __init__(self) -> None:
         self.answers = threading.Event()
         self.answers.set()
-        self.refused = False
+        self.error: BrokerError | None = None
         self.sent = 0
 
     def beat(self, blocked_s: float = 0.0) -> bool:
         self.sent += 1
         self.answers.wait()
-        if self.refused:
-            raise BrokerUnavailable("connection refused")
+        if self.error is not None:
+            raise self.error
         return True
 
     def close(self) -> None: ...
@@ -85,11 +85,18 @@ async def test_a_worker_that_gets_no_answer_is_cut_off_once_in_each_outage() -> 
 async def test_a_worker_whose_heartbeats_are_refused_is_not_cut_off() -> None:
     """The server is then away for all workers, and none of them is declared dead."""
     line, now = Line(), time.monotonic
-    line.refused = True
+    line.error = BrokerUnavailable("connection refused")
     async with watched(line) as cut_off:
         over = now() + 2 * TIMEOUT_S
         await eventually(lambda: line.sent > 3 and now() > over)
         assert cut_off == []
+
+
+async def test_a_worker_whose_heartbeats_time_out_on_the_server_is_cut_off() -> None:
+    line = Line()
+    line.error = StatementFailed("canceling statement", sqlstate="57014")
+    async with watched(line) as cut_off:
+        await eventually(lambda: len(cut_off) == 1, timeout=10.0)
 
 
 async def lose(line: Line, cut_off: list[str], *, outages: int) -> None:
