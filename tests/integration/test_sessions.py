@@ -150,3 +150,27 @@ async def test_a_transaction_of_a_plugin_may_run_other_statements_of_it(dsn: str
             assert await transaction.fetch("select 1") == [(1,)]
             assert await store.fetch("select 2") == [(2,)]
             assert await store.counts() == await chancy.counts()
+
+
+async def test_a_statement_of_a_plugin_may_end_after_the_broker_was_closed(dsn: str) -> None:
+    broker = PostgresBroker(dsn)
+    await broker.open()
+    upkeep = broker.for_upkeep()
+    monitor = await asyncpg.connect(dsn)
+    waiting = (
+        "select count(*) = 1 from pg_locks where locktype = 'advisory' and not granted and"
+        " database = (select oid from pg_database where datname = current_database())"
+    )
+    try:
+        for _ in range(2):
+            await monitor.execute("select pg_advisory_lock(1)")
+            running = asyncio.create_task(upkeep.fetch("select pg_advisory_lock_shared(1)::text"))
+            await eventually(lambda: monitor.fetchval(waiting))
+            await broker.close()
+            await monitor.execute("select pg_advisory_unlock_all()")
+            assert [tuple(row) for row in await running] == [("",)]
+            await broker.open()
+            assert [tuple(row) for row in await upkeep.fetch("select 2")] == [(2,)]
+    finally:
+        await monitor.close()
+        await broker.close()

@@ -105,22 +105,20 @@ class Sharing:
         #: When the current statement began.
         self._since = 0.0
 
-    async def begin(self) -> bool:
-        """Wait for a short statement; returns whether to call `end` after the own one."""
-        now = asyncio.get_running_loop().time
-        if self._lock.locked():
+    async def begin(self) -> asyncio.Lock | None:
+        """Wait for a short statement. Returns the lock to release after the own one; None: the
+        other statement takes long."""
+        now, lock = asyncio.get_running_loop().time, self._lock
+        if lock.locked():
             try:
                 async with asyncio.timeout(self._since + _SHORT_S - now()):
-                    await self._lock.acquire()
+                    await lock.acquire()
             except TimeoutError:
-                return False
+                return None
         else:
-            await self._lock.acquire()
+            await lock.acquire()
         self._since = now()
-        return True
-
-    def end(self) -> None:
-        self._lock.release()
+        return lock
 
     def reset(self) -> None:
         """See `Lane.reset`."""
@@ -143,22 +141,23 @@ class SharedLane(Lane):
 
     @asynccontextmanager
     async def _turn(self) -> AsyncGenerator[None]:
+        free = self._free  # `reset` may replace it, and the lock, meanwhile
+        lock: asyncio.Lock | None = None
         try:
             async with asyncio.timeout(STATEMENT_DEADLINE_S):
-                await self._free.acquire()
+                await free.acquire()
         except TimeoutError:
             raise BrokerUnavailable(
                 f"{self._most} statements or transactions of the worker or its plugins have not "
                 f"ended for {STATEMENT_DEADLINE_S:g} s"
             ) from None
-        shares = False
         try:
-            shares = await self._sharing.begin()
+            lock = await self._sharing.begin()
             yield
         finally:
-            if shares:
-                self._sharing.end()
-            self._free.release()
+            if lock is not None:
+                lock.release()
+            free.release()
 
     def reset(self) -> None:
         super().reset()
