@@ -51,6 +51,7 @@ class Statements:
         self.claim = self._load("claim")
         self.claim_front = self._load("claim_front")
         self.claim_set_aside = self._load("claim_set_aside")
+        self.confirm = self._load("confirm")
         self.counts = self._load("counts")
         self.declare = self._load("declare")
         self.delete_finished = self._load("delete_finished")

@@ -66,7 +66,7 @@ async def test_a_lost_push_that_is_stored_and_run_during_the_repetition_runs_onc
 
     pushes = PushCoalescer(fetch, broker.transaction, broker.sql, lambda: None)
     assert await pushes.push([job]) == {}
-    assert sent[1:] == [broker.sql.pushed_before] * 2
+    assert sent[1:] == [*[broker.sql.pushed_before] * 2, broker.sql.confirm]
     assert ask(dsn, "select id from chancy.jobs") == []
 
 

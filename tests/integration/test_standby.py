@@ -17,6 +17,7 @@ from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 WAITING = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'"
+WAITERS = "select pid from pg_stat_activity where wait_event = 'SyncRep'"
 
 
 def want_standby(dsn: str, name: str) -> None:
@@ -58,5 +59,26 @@ async def test_a_claim_that_a_standby_confirms_late_is_not_forgotten(
 
         await eventually(all_come, timeout=10)
         assert sorted(claim.id for claim in found) == sorted(pushed)
+    finally:
+        await broker.close()
+
+
+@pytest.mark.chaos
+async def test_a_push_returns_only_after_a_standby_has_confirmed_it(own_server: OwnServer) -> None:
+    dsn = own_server(synchronous_standby_names="nobody").dsn()
+    broker = PostgresBroker(dsn)
+    await broker.open()
+    try:
+        job = prepared()
+        pushing = asyncio.create_task(broker.push([job]))
+        # The wait of its commit ends without a confirmation, and the push is repeated.
+        ((pid,),) = await eventually(lambda: ask(dsn, WAITERS))
+        ask(dsn, f"select pg_cancel_backend({pid})")
+        ((other,),) = await eventually(lambda: ask(dsn, f"{WAITERS} and pid <> {pid}"))
+        assert other != pid
+        assert ask(dsn, "select id from chancy.jobs") == [(job.id,)]
+        assert not pushing.done()
+        want_standby(dsn, "")
+        assert await asyncio.wait_for(pushing, 10) == {}
     finally:
         await broker.close()

@@ -177,17 +177,20 @@ class PushCoalescer:
         """After an attempt with an unknown outcome: store the jobs that it has not stored.
 
         The attempt may still be in progress on the server, and the insertion waits for it. If a job
-        of it has run by then, the insertion is undone.
+        of it has run by then, the insertion is undone. If it has stored jobs, a standby may not
+        have confirmed that yet.
         """
         while True:
             found = await self._fetch(self._sql.pushed_before, ids_of(chunks))
             missing = [jobs for chunk in chunks if (jobs := without(chunk, found))]
             if not missing:
+                await self._fetch(self._sql.confirm)
                 return _ALL_STORED
             with suppress(FinishedMeanwhile):
                 async with self._transaction() as session:
                     stored = await store_all(self._sql, pieces(self._sql, missing), session.fetch)
                     check_unfinished(await session.fetch(self._sql.pushed_before, ids_of(missing)))
+                    await session.fetch(self._sql.confirm)
                 return stored
 
     async def _store_alone(self, jobs: Sequence[PreparedJob]) -> None:
