@@ -34,11 +34,13 @@ class Promotions:
             self._after, self._generation = None, generation
         started = time.monotonic()
         after = None if self._front_scans.due(started) else self._after
-        ((promoted, next_due_s, reached, ahead),) = await self._lane.fetch(
-            self._sql.promote, limit, after, worker_id
-        )
-        if after is None:
-            now = time.monotonic()
-            self._front_scans.ended(now, took_s=now - started)
+        try:
+            ((promoted, next_due_s, reached, ahead),) = await self._lane.fetch(
+                self._sql.promote, limit, after, worker_id
+            )
+        finally:  # also after a timeout: until the next one, promotions start behind dead entries
+            if after is None:
+                now = time.monotonic()
+                self._front_scans.ended(now, took_s=now - started)
         self._after = reached if promoted >= limit else reached - _TRAIL_S
         return Promotion(promoted, next_due_s, ahead)

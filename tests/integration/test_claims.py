@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Sequence
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -12,9 +13,11 @@ import pytest
 from chancy import BrokerUnavailable, Chancy, Queue, State, Worker
 from chancy.attempt.claim import Claim
 from chancy.broker.values import PreparedJob
+from chancy.errors import StatementFailed
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.claim import claims as claiming
 from chancy.postgres.drivers import Name
+from chancy.postgres.drivers.base import Row
 from chancy.postgres.front_scans import FrontScans
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 from tests.plans import functions
@@ -305,3 +308,37 @@ async def test_late_push_is_found_beside_a_held_snapshot_without_reading_its_dea
         short, front = pages([0], plan[1]), pages([], [])
         assert short < 60, (short, front)
         assert front > 300, (short, front)
+
+
+async def test_jobs_behind_the_hints_do_not_wait_for_scans_that_time_out(
+    bench: Bench,
+    broker: PostgresBroker,
+    no_front_scans: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As beside a snapshot that is held for long, with a statement_timeout."""
+
+    async def claim() -> list[UUID]:
+        found = await broker.claim("default", worker_id=bench.worker_id, limit=5, thorough=True)
+        return [claim.id for claim in found]
+
+    fetch = broker._claiming.fetch
+
+    async def timing_out(sql: str, *params: object, **rest: float) -> Sequence[Row]:
+        if sql == broker.sql.claim_front:
+            raise StatementFailed("canceling statement", sqlstate="57014")
+        return await fetch(sql, *params, **rest)
+
+    assert await claim() == []
+    first = await bench.push(prepared())
+    assert await claim() == first
+    monkeypatch.setattr(broker._claiming, "fetch", timing_out)
+    with pytest.raises(StatementFailed):
+        await claim()
+    for _ in range(3):
+        pushed = await bench.push(prepared())
+        assert await claim() == pushed
+    with pytest.raises(StatementFailed):  # it does not pretend that there are no others
+        await claim()
+    monkeypatch.setattr(broker._claiming, "fetch", fetch)
+    assert await claim() == []

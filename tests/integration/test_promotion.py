@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import psycopg
 import pytest
 
 from chancy.broker.values import Promotion
+from chancy.errors import StatementFailed
+from chancy.postgres import front_scans
 from chancy.postgres.broker import PostgresBroker
+from chancy.postgres.drivers.base import Row
 from chancy.postgres.front_scans import FrontScans
 from chancy.states import State
 from chancy.testing.conformance.bench import Bench, prepared, record
@@ -131,3 +134,24 @@ async def test_next_due_time_is_that_of_a_job_not_yet_due(bench: Bench) -> None:
     promotion: Promotion = await bench.broker.promote(10)
     assert promotion.next_due_s is not None
     assert 3_500 < promotion.next_due_s <= 3_600
+
+
+async def test_due_jobs_do_not_wait_for_scans_that_time_out(
+    bench: Bench, broker: PostgresBroker, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As beside a snapshot that is held for long, with a statement_timeout."""
+    fetch = broker._upkeeping.fetch
+
+    async def timing_out(sql: str, limit: int, after: float | None, worker: None) -> Sequence[Row]:
+        if after is None:
+            raise StatementFailed("canceling statement", sqlstate="57014")
+        return await fetch(sql, limit, after, worker)
+
+    monkeypatch.setattr(front_scans, "_LEAST_S", front_scans._MOST_S)
+    assert (await broker.promote(10)).promoted == 0
+    broker._promotions._front_scans.hasten()
+    monkeypatch.setattr(broker._upkeeping, "fetch", timing_out)
+    with pytest.raises(StatementFailed):
+        await broker.promote(10)
+    make_due(dsn, seconds_ago=0)
+    assert (await broker.promote(10)).promoted == 1

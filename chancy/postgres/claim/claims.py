@@ -11,10 +11,10 @@ from uuid import UUID
 from chancy.attempt.claim import Claim
 from chancy.broker.contract import never
 from chancy.broker.values import MOST_SET_ASIDE
-from chancy.errors import BrokerUnavailable
+from chancy.errors import BrokerError, BrokerUnavailable
 from chancy.job.ids import new_ids
 from chancy.postgres import rows
-from chancy.postgres.claim.hints import ClaimHints
+from chancy.postgres.claim.hints import ClaimHints, Hints
 from chancy.postgres.connections.lane import Lane
 from chancy.postgres.statements import Statements
 
@@ -71,6 +71,8 @@ class _QueueState:
     set_aside: list[str] = field(default_factory=list[str])
     #: Whether there may be more such jobs.
     rescan: bool = False
+    #: Whether the last scan from the front failed.
+    front_failed: bool = False
 
 
 class PostgresClaims:
@@ -130,6 +132,7 @@ class PostgresClaims:
     ) -> tuple[list[Claim], list[str]]:
         """Claim pending jobs. A scan from the front also returns the functions of jobs that were
         set aside."""
+        place = worker_id, queue, limit
         generation = await self._lane.ready()
         if state.generation != generation:
             # A new session, perhaps to another server whose sequence is behind.
@@ -140,39 +143,53 @@ class PostgresClaims:
             state.hints.sample(drawn or 0, oldest, following, now=started)
             started = time.monotonic()
         thorough, state.rescan = thorough or state.rescan, False
+        if thorough and state.front_failed:
+            # Dead entries may slow the scan down until it times out: jobs behind them do not wait.
+            hints = state.hints.plan(started, thorough=False)
+            if hints is not None and (found := await self._claim_at(state, hints, *place)):
+                state.rescan = True
+                return found, []
+            started = time.monotonic()
         hints = state.hints.plan(started, thorough=thorough)
-        if hints is None:
+        if hints is not None:
+            return await self._claim_at(state, hints, *place), []
+        try:
             found, funcs = await self._take(
-                state,
-                self._sql.claim_front,
-                worker_id,
-                queue,
-                limit,
-                state.bytes,
-                MOST_SET_ASIDE,
+                state, self._sql.claim_front, *place, state.bytes, MOST_SET_ASIDE
             )
-        else:
-            # As text: encoding them as arrays takes an idle process 0.02 ms.
-            priorities, positions = map(_array, hints)
-            found, funcs = await self._take(
-                state,
-                self._sql.claim,
-                worker_id,
-                queue,
-                priorities,
-                positions,
-                limit,
-                state.bytes,
-                state.many,
-            )
+        except BrokerError:
+            now, state.front_failed = time.monotonic(), True
+            state.hints.front_failed(now=now, took_s=now - started)
+            raise
+        now, state.front_failed = time.monotonic(), False
         state.many = len(found) >= _MANY
-        now = time.monotonic()
-        full, took_s = _check_size(state, found, limit, now - started), now - started
-        if hints is None:
-            state.hints.learn_front(found, full=full, now=now, took_s=took_s)
-        else:
-            state.hints.learn(found, full=full, took_s=took_s)
+        full = _check_size(state, found, limit, now - started)
+        state.hints.learn_front(found, full=full, now=now, took_s=now - started)
         return found, funcs
+
+    async def _claim_at(
+        self, state: _QueueState, hints: Hints, worker_id: UUID, queue: str, limit: int
+    ) -> list[Claim]:
+        """Claim pending jobs from the hints on."""
+        started = time.monotonic()
+        # As text: encoding them as arrays takes an idle process 0.02 ms.
+        priorities, positions = map(_array, hints)
+        found, _ = await self._take(
+            state,
+            self._sql.claim,
+            worker_id,
+            queue,
+            priorities,
+            positions,
+            limit,
+            state.bytes,
+            state.many,
+        )
+        state.many = len(found) >= _MANY
+        took_s = time.monotonic() - started
+        full = _check_size(state, found, limit, took_s)
+        state.hints.learn(found, full=full, took_s=took_s)
+        return found
 
     async def _take_set_aside(
         self, state: _QueueState, worker_id: UUID, queue: str, limit: int

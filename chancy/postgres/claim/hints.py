@@ -183,6 +183,10 @@ class ClaimHints:
             self._settled = self._committed
         self._advance(claims, full, took_s)
 
+    def front_failed(self, *, now: float, took_s: float) -> None:
+        """Schedule the next scan from the front after one that failed, perhaps at a timeout."""
+        self._front_scans.ended(now, took_s=took_s)
+
     def _advance(self, claims: Sequence[Claim], full: bool, took_s: float) -> None:
         for claim in claims:
             if claim.position > self._hints.get(claim.priority, _FRONT):
