@@ -30,7 +30,7 @@ _FUNCTIONS = (
     "unique_key(text, text, text)",
     "new_id()",
     "drop_days(int)",
-    "make_days(int)",
+    "make_days(int, int)",
     "orphans(float8, int)",
     "expire(int)",
     "release(text, uuid[], int)",

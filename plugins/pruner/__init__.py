@@ -172,10 +172,10 @@ class Pruner(Plugin):
             timeout.
         """
         # Each day has its own transaction, because settlements wait for the transaction that
-        # creates it.
+        # creates it. A day that fails, for example because it takes long to move its rows from the
+        # default partition, delays no others.
         for ahead in range(_DAYS_AHEAD + 1):
-            if await self._step(broker, "make_days", ahead, strict=strict) is None:
-                break
+            await self._step(broker, "make_days", ahead, strict=strict)
         dropped: dict[str, None] = {}
         while found := await self._step(broker, "drop_days", self.keep_days, strict=strict):
             # A partition, or a batch of rows of the default one, in each transaction.

@@ -1,12 +1,12 @@
--- Creates the partitions of finished_jobs for today and p_ahead more days, in UTC. Returns the
--- number of created partitions.
+-- Creates the partitions of finished_jobs for today and p_ahead more days, in UTC, or only from the
+-- day p_from days ahead. Returns the number of created partitions.
 -- A day has one partition. While the last whole day has more than 20,000,000 rows, tomorrow and the
 -- day after have one for each hour instead: a day of 100,000,000 rows would be some 60 GB to drop and
 -- to vacuum at once.
 -- Partitions are attached, not created in place: that would lock the whole table against reads. To
 -- split a day drops its empty partition, which does lock it, for as long as 24 tables take to make.
 -- Stops after waiting 100 ms for a lock, and is called again later. Safe to repeat.
-create function {schema}.make_days(p_ahead int) returns int
+create function {schema}.make_days(p_ahead int, p_from int default 0) returns int
 language plpgsql
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '100ms'
@@ -27,7 +27,7 @@ declare
   v_name text;
   v_made int := 0;
 begin
-  for v_day in select v_today + i from generate_series(0, p_ahead) as i loop
+  for v_day in select v_today + i from generate_series(p_from, p_ahead) as i loop
     v_table := 'finished_jobs_' || to_char(v_day, 'YYYYMMDD');
     v_step := case when v_many and v_day between v_today + 1 and v_today + 2
       then interval '1 hour' else interval '1 day' end;

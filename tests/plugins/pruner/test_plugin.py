@@ -88,6 +88,35 @@ async def test_each_day_is_committed_by_itself(
     assert made == (8, 8)
 
 
+async def test_a_day_that_cannot_be_made_keeps_no_others_from_being_made(
+    dsn: str, connection: psycopg.Connection[Any]
+) -> None:
+    names = [f"finished_jobs_{datetime.now(UTC) + timedelta(days=n):%Y%m%d}" for n in range(8)]
+    for name in names:
+        connection.execute(f"drop table chancy.{name}".encode())
+    fill(connection, 1, first=-timedelta(minutes=1))  # of today, in the default partition
+    connection.execute(
+        "create function pg_temp.refuse() returns trigger language plpgsql as"
+        " $$ begin raise 'it takes long' using errcode = 'query_canceled'; end $$"
+    )
+    connection.execute(
+        "create trigger refuse before delete on chancy.finished_jobs_default"
+        " for each row execute function pg_temp.refuse()"
+    )
+    partitions = (
+        "select relname from pg_class where relname ~ '^finished_jobs_[0-9]{8}$'"
+        " and relkind = 'r' order by 1"
+    )
+    pruner = Pruner()
+    async with Chancy(dsn, plugins=[pruner]) as chancy:
+        store: Any = chancy.broker
+        await pruner.prune(store)
+        assert [name for (name,) in connection.execute(partitions)] == names[1:]
+        connection.execute("drop trigger refuse on chancy.finished_jobs_default")
+        await pruner.prune(store)
+    assert [name for (name,) in connection.execute(partitions)] == names
+
+
 async def test_after_a_day_of_many_rows_the_next_days_are_split_into_hours(
     dsn: str, connection: psycopg.Connection[Any]
 ) -> None:
