@@ -32,13 +32,12 @@ from chancy.checks import check_number
 from chancy.clock import Backoff
 from chancy.errors import BrokerUnavailable, ConfigurationError, NotOpen
 from chancy.job.definition import QueuedJob
-from chancy.postgres import rows
+from chancy.postgres import drivers, rows
 from chancy.postgres.catalog import Catalog
 from chancy.postgres.claim.claims import PostgresClaims
 from chancy.postgres.connections.heartbeat import PostgresHeartbeat, own_memory
 from chancy.postgres.connections.lane import Lane, SharedLane, Sharing
 from chancy.postgres.connections.listen import PostgresSubscription
-from chancy.postgres.drivers import DEFAULT, Name, driver
 from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Connection, Driver, Row
 from chancy.postgres.drivers.borrowed import Borrowed
 from chancy.postgres.drivers.pool import CallerSessions, SessionPool
@@ -72,14 +71,14 @@ class PostgresBroker:
         *,
         schema: str = "chancy",
         listen_dsn: str | None = None,
-        driver: Name | Driver = DEFAULT,
+        driver: drivers.Name | Driver = drivers.DEFAULT,
         pool_size: int = 10,
     ) -> None:
         check_number(pool_size, "pool_size", 1)
         self._dsn = dsn
         self.sql = Statements(schema)
         self._listen_dsn = listen_dsn
-        self._driver = _driver(driver) if isinstance(driver, str) else driver
+        self._driver = drivers.driver(driver) if isinstance(driver, str) else driver
         self._pool_size = pool_size
         self._pool: SessionPool | None = None
         self._callers: CallerSessions | None = None
@@ -408,7 +407,6 @@ class PostgresBroker:
         return subscription
 
 
-_driver = driver
 #: Seconds that upkeep waits for a session in use before another one is opened: it is not urgent.
 _UPKEEP_WAIT_S = 0.05
 #: Statements and transactions of plugins at a time, if some take long or ask for others.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -21,28 +22,12 @@ _LATEST = datetime.max.replace(tzinfo=UTC)
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 
 
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _null(nothing: object) -> str:
-    return "NULL"
-
-
-def _hexadecimal(value: UUID) -> str:
-    return value.hex
-
-
-def _boolean(value: bool) -> str:
-    return "t" if value else "f"
-
-
 _ELEMENTS: dict[type, Callable[[Any], str]] = {
-    type(None): _null,
-    str: _quoted,
-    UUID: _hexadecimal,
+    type(None): lambda _: "NULL",
+    str: lambda text: '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"',
+    UUID: attrgetter("hex"),
     int: int.__repr__,
-    bool: _boolean,
+    bool: lambda value: "t" if value else "f",
     float: float.__repr__,
     datetime: datetime.isoformat,
 }

@@ -72,7 +72,6 @@ class AsyncpgSession(Session):
     def __init__(self, connection: _Connection, place: str) -> None:
         super().__init__(place)
         self._connection = connection
-        self._listener = self._notified
         connection.notified = self._inbox.put
         self.server_pid = connection.get_server_pid()
         connection.add_termination_listener(lambda _: self._inbox.wake())
@@ -91,7 +90,7 @@ class AsyncpgSession(Session):
         return str(await self._connection.execute(sql))
 
     async def _listen(self, channel: str) -> None:
-        await self._connection.add_listener(channel, self._listener)
+        await self._connection.add_listener(channel, self._notified)
 
     def _notified(self, connection: object, pid: int, channel: str, payload: object) -> None:
         self._inbox.put(str(payload))
@@ -148,7 +147,7 @@ class AsyncpgDriver:
 
 async def _greeted(dsn: dsns.Dsn, *, application_name: str) -> AsyncpgSession:
     session = await _open(dsn, application_name)
-    await session.greet(session.server_pid, dsn.connect_timeout_s)
+    await session.greet(dsn.connect_timeout_s)
     return session
 
 

@@ -59,8 +59,7 @@ class Connection(Protocol):
     ) -> list[str]:
         """Wait for at least one payload or the timeout; returns the payloads in order of arrival.
 
-        At most 10,000 payloads are kept between calls; further ones are dropped, and the list then
-        ends with an empty payload.
+        At most 10,000 payloads are kept between calls; further ones are dropped.
 
         :param handle: called with each payload as it arrives, some loop iterations before this call
             could return it, if none had arrived before the call. One for which it returns True is

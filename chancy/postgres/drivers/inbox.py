@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 
 #: Maximum number of payloads kept between two calls of `Connection.notifications`.
@@ -13,26 +12,22 @@ CAPACITY = 10_000
 class Inbox:
     """A bounded buffer of payloads that one task can wait for."""
 
-    __slots__ = ("_dropped", "_ended", "_handle", "_payloads", "_waiter")
+    __slots__ = ("_ended", "_handle", "_payloads", "_waiter")
 
     def __init__(self) -> None:
-        self._payloads: deque[str] = deque()
-        self._dropped = False
+        self._payloads: list[str] = []
         self._ended = False
         self._handle: Callable[[str], bool] | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, payload: str) -> None:
-        """Add a payload, unless it is handled as it arrives; if the buffer is full, record that one
-        was dropped."""
+        """Add a payload, unless it is handled as it arrives, or the buffer is full."""
         handle, self._handle = self._handle, None
         if handle is not None and handle(payload):
             self._handle = handle
             return
         if len(self._payloads) < CAPACITY:
             self._payloads.append(payload)
-        else:
-            self._dropped = True
         self._wake()
 
     def wake(self) -> None:
@@ -48,10 +43,10 @@ class Inbox:
     async def wait(self, timeout_s: float, handle: Callable[[str], bool] | None = None) -> None:
         """Wait for a payload, a call of `wake`, or the timeout.
 
-        :param handle: called with each payload as it arrives, until one is kept: the wait goes on
-            as long as it returns True.
+        :param handle: called with each payload as it arrives; the wait continues while it returns
+            True.
         """
-        if self._payloads or self._dropped or self._ended:
+        if self._payloads or self._ended:
             return
         loop = asyncio.get_running_loop()
         self._waiter = loop.create_future()
@@ -64,10 +59,6 @@ class Inbox:
             self._handle = self._waiter = None
 
     def take(self) -> list[str]:
-        """Remove and return all payloads in order of arrival; ends with "" if any were dropped."""
-        taken = list(self._payloads)
-        if self._dropped:
-            taken.append("")
-        self._payloads.clear()
-        self._dropped = self._ended = False
+        """Remove and return all payloads in order of arrival."""
+        taken, self._payloads, self._ended = self._payloads, [], False
         return taken

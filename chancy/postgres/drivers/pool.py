@@ -197,7 +197,7 @@ class SessionPool:
         while len(self._idle) > 1 and self._idle[0][1] <= loop.time() - self._idle_s:
             session, _ = self._idle.pop(0)
             self._numbers.pop(session, None)
-            task = loop.create_task(_close(session))
+            task = loop.create_task(session.close())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         if len(self._idle) > 1:
@@ -206,11 +206,6 @@ class SessionPool:
     def _abort(self, session: Connection) -> None:
         self._numbers.pop(session, None)
         session.abort()
-
-
-async def _close(session: Connection) -> None:
-    with suppress(BrokerUnavailable):
-        await session.close()
 
 
 class CallerSessions:

@@ -171,7 +171,7 @@ class PsycopgDriver:
 
 async def _greeted(dsn: dsns.Dsn, *, application_name: str) -> PsycopgSession:
     session = await _open(dsn, application_name)
-    await session.greet(session.server_pid, dsn.connect_timeout_s)
+    await session.greet(dsn.connect_timeout_s)
     if not session.pooled:
         session.prepare_statements()
     return session

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from types import TracebackType
 from typing import Final, TypeVar
 
 from chancy.errors import BrokerError, BrokerUnavailable, ConfigurationError, StatementFailed
@@ -12,12 +13,8 @@ from chancy.postgres.drivers import sqlstates
 from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Row
 from chancy.postgres.drivers.deadline import Deadline
 from chancy.postgres.drivers.inbox import Inbox
-from chancy.postgres.drivers.transaction import Transaction
 
 T = TypeVar("T")
-
-# Postgres silently truncates a longer name in LISTEN and rejects it in NOTIFY.
-_CHANNEL_BYTES = 63
 
 # Maximum characters of an error message. The server's may repeat the values of a whole batch.
 _MESSAGE_LENGTH = 500
@@ -42,6 +39,9 @@ select pg_catalog.pg_backend_pid(),
 # Only for a direct session: behind a pooler this setting would leak to other clients.
 _READ_COMMITTED: Final = "set session characteristics as transaction isolation level read committed"
 
+# Set for each transaction: behind a pooler the level of the session cannot be set.
+_BEGIN: Final = "begin isolation level read committed"
+
 
 class Session(ABC):
     """Implements `chancy.postgres.drivers.base.Connection` for either driver.
@@ -52,6 +52,9 @@ class Session(ABC):
     never waits for a server that may be gone: if a call is cancelled or late, its socket is closed,
     and the session with it.
     """
+
+    #: The process id from the protocol's startup messages.
+    server_pid: int
 
     def __init__(self, place: str) -> None:
         self.pooled = False
@@ -137,14 +140,9 @@ class Session(ABC):
             self._end_call()
 
     def transaction(self) -> AbstractAsyncContextManager[None]:
-        return Transaction(self)
+        return _SessionTransaction(self)
 
     async def listen(self, channel: str) -> None:
-        if len(channel.encode()) > _CHANNEL_BYTES:
-            raise ConfigurationError(
-                f"the channel {channel!r} is longer than {_CHANNEL_BYTES} bytes, which Postgres "
-                "would truncate"
-            )
         await self._call(lambda: self._listen(channel))
 
     async def notifications(
@@ -176,18 +174,15 @@ class Session(ABC):
         """Run statements without parameters or rows; return the last one's command tag."""
         return await self._call(lambda: self._execute(sql))
 
-    async def greet(self, pid: int, deadline_s: float | None) -> None:
-        """Detect a pooler; set up a direct session. Aborts it on failure.
-
-        :param pid: the process id from the protocol's startup messages.
-        """
+    async def greet(self, deadline_s: float | None) -> None:
+        """Detect a pooler; set up a direct session. Aborts it on failure."""
         try:
             greeting = self._call(
-                lambda: self._fetch_once(_GREETING.format(pid=pid)),
+                lambda: self._fetch_once(_GREETING.format(pid=self.server_pid)),
                 deadline_s or STATEMENT_DEADLINE_S,
             )
             ((backend, isolation, read_only, _),) = await greeting
-            self.pooled = backend != pid
+            self.pooled = backend != self.server_pid
             self._read_only = read_only == "on"
             if not self.pooled and isolation != "read committed":
                 await self.command(_READ_COMMITTED)
@@ -279,6 +274,61 @@ class Session(ABC):
         return BrokerUnavailable(
             f"{self._place}: the commit was not confirmed by the synchronous standby"
         )
+
+
+class _SessionTransaction:
+    """Implements `Connection.transaction`.
+
+    Not a generator: one that is discarded with an open transaction could not await the rollback.
+    """
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def __aenter__(self) -> None:
+        if self._session.in_transaction:
+            raise RuntimeError("a transaction was started inside another transaction")
+        await self._session.command(_BEGIN)
+        self._session.in_transaction = True
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        session = self._session
+        session.in_transaction = False
+        if kind is None:
+            # The server responds to a commit after a failed statement with ROLLBACK, not an error.
+            if await self._commit() != "COMMIT":
+                raise StatementFailed(
+                    "the transaction was rolled back: one of its statements had failed",
+                    sqlstate=sqlstates.FAILED_TRANSACTION,
+                )
+        elif session.closed:
+            pass
+        elif issubclass(kind, GeneratorExit):
+            session.abort()
+        else:
+            # Keep the exception of the caller. A session that cannot roll back is not used again.
+            try:
+                await session.command("rollback")
+            except Exception:
+                session.abort()
+
+    async def _commit(self) -> str:
+        try:
+            return await self._session.command("commit")
+        except StatementFailed:
+            raise
+        except BaseException:
+            # For example, another task still runs a statement on the session. The next statement
+            # would become part of this transaction and be acknowledged without a commit.
+            self._session.abort()
+            raise
 
 
 def connect_failure(place: str, sqlstate: str | None, text: str) -> Exception:

@@ -51,19 +51,9 @@ def _plain(jobs: Sequence[PreparedJob]) -> list[object] | None:
     None if the jobs differ in anything else.
     """
     (
-        id,
-        queue,
-        priority,
-        func,
-        arguments,
-        run_at,
-        delay_s,
-        max_attempts,
-        meta,
-        limits,
-        _,
+        id, queue, priority, func, arguments, run_at, delay_s, max_attempts, meta, limits, _,
         expires,
-    ) = zip(*jobs, strict=True)
+    ) = zip(*jobs, strict=True)  # fmt: skip
     every = len(jobs)
     if (
         any(values.count(values[0]) != every for values in (queue, priority, func, max_attempts))
@@ -109,19 +99,9 @@ def already_stored(error: BrokerError) -> bool:
 def columns(jobs: Sequence[PreparedJob]) -> list[list[object] | None]:
     """The parameters of the push statement, without the last one: one list for each field."""
     (
-        id,
-        queue,
-        priority,
-        func,
-        arguments,
-        run_at,
-        delay_s,
-        max_attempts,
-        meta,
-        limits,
-        _,
+        id, queue, priority, func, arguments, run_at, delay_s, max_attempts, meta, limits, _,
         expires,
-    ) = zip(*jobs, strict=True)
+    ) = zip(*jobs, strict=True)  # fmt: skip
     return [
         list(id),
         _shared(queue),

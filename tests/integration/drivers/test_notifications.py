@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 import psycopg
 import pytest
 
-from chancy.errors import BrokerUnavailable, ConfigurationError
+from chancy.errors import BrokerUnavailable
 from chancy.postgres.drivers.base import Connection, Driver
 from chancy.postgres.drivers.inbox import CAPACITY
 from tests.integration.drivers.conftest import SLACK_S
@@ -154,9 +154,7 @@ async def test_a_flood_is_bounded_and_logged(session: Connection, other: Connect
     await session.fetch("notify news, 'the end'")
     await session.fetch("select 1")
     received = await session.notifications(5)
-    assert received[0] == "1"
-    assert received[-1] == ""
-    assert len(received) == CAPACITY + 1
+    assert received == [str(number) for number in range(1, CAPACITY + 1)]
     await other.fetch("notify news, 'after'")
     assert await session.notifications(5) == ["after"]
 
@@ -188,14 +186,6 @@ async def test_any_channel_can_be_listened_to(session: Connection, other: Connec
         await session.listen(channel)
         await other.fetch("select pg_notify($1, $1)", channel)
         assert await session.notifications(5) == [channel]
-
-
-@pytest.mark.parametrize("channel", ["x" * 64, "é" * 32])
-async def test_a_channel_that_would_be_truncated_is_refused(
-    session: Connection, channel: str
-) -> None:
-    with pytest.raises(ConfigurationError, match="63 bytes"):
-        await session.listen(channel)
 
 
 async def test_bytes_that_are_not_text_cannot_be_received(
