@@ -1,17 +1,16 @@
 """How Alembic runs the revisions of a component, within the transaction of the caller.
 
-``chancy.postgres.schema.revisions`` puts the connection, the schema and the version table in
-place. What
-a revision may ask for stands in ``context.config.attributes`` and keeps its meaning for ever:
+``chancy.postgres.schema.revisions`` sets the connection, the schema and the version table. A
+revision uses these entries of ``context.config.attributes``, whose meaning never changes:
 
-- ``run(statement)`` executes one statement or several, with ``{schema}`` (an identifier),
+- ``run(statement)`` executes one or several statements, and replaces ``{schema}`` (an identifier),
   ``{schema_text}`` (a literal) and ``{pinned_plan}`` (settings of a function: see `PINNED_PLAN` in
-  ``chancy.postgres.schema.revisions``) put in.
-- ``run_folder(__file__)`` runs the ``.sql`` files of the folder beside a revision that has its
-  name, ``0001_core.py`` and ``0001_core/``, in the order of their names.
+  ``chancy.postgres.schema.revisions``).
+- ``run_folder(__file__)`` runs the ``.sql`` files of the folder with the name of the revision, such
+  as ``0001_core/`` for ``0001_core.py``, in the order of their names.
 
-A revision that says ``concurrently = True`` runs outside of a transaction: each ``run``, and each
-file of ``run_folder``, is then one statement that bears to be repeated.
+A revision that sets ``concurrently = True`` runs outside a transaction: each call of ``run``, and
+each file of ``run_folder``, is then one statement that is safe to repeat.
 """
 
 from pathlib import Path
@@ -46,8 +45,8 @@ def run_folder(file: str) -> None:
         run(path.read_text(encoding="utf-8"))
 
 
-def schema_is_there() -> bool:
-    """Asked first: to make a schema "if not exists" takes the right to make one, in any case."""
+def schema_exists() -> bool:
+    """Whether the schema exists. "if not exists" would need the privilege to create it anyway."""
     if context.is_offline_mode():
         return bool(context.get_starting_revision_argument() not in (None, "base"))
     asked = text("select from pg_namespace where nspname = :name")
@@ -60,7 +59,7 @@ settings.update(run=run, run_folder=run_folder)
 if context.is_offline_mode():
     context.configure(
         dialect_name="postgresql",
-        # Any style but those with per cents, which would be doubled in the output.
+        # The default style would double each percent sign in the output.
         dialect_opts={"paramstyle": "named"},
         literal_binds=True,
         **options,
@@ -68,6 +67,6 @@ if context.is_offline_mode():
 else:
     context.configure(connection=settings["connection"], **options)
 with context.begin_transaction():
-    if settings["makes_schema"] and not schema_is_there():
+    if settings["makes_schema"] and not schema_exists():
         context.execute("create schema if not exists " + settings["placeholders"]["schema"])
     context.run_migrations()

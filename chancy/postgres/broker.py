@@ -354,7 +354,7 @@ class PostgresBroker:
         await self._upkeeping.fetch(self.sql.call_all, list(queues))
 
     async def suppress(self, queue: str, seconds: float) -> None:
-        # It would hold up other statements of the worker.
+        # Not on a session of upkeep: it would delay the worker's other statements.
         async with self._caller_session() as connection:
             await connection.fetch(self.sql.suppress, queue, seconds)
 

@@ -34,8 +34,8 @@ _LEAST_BYTES = 64 * 1024
 MOST_TEXT = 16 * 1024 * 1024
 #: A stored value takes at most this many times the bytes of its JSON.
 STORED_PER_JSON = 8
-#: A claim after one of so many jobs takes its turn among those of other workers, as one from the
-#: front does. Of few jobs, with a commit each, more are claimed at the same time.
+#: After a claim of this many jobs, the next one takes turns with the claims of other workers, as
+#: claims from the front do. Claims of fewer jobs run at the same time: each waits for its commit.
 _MANY = 64
 #: Seconds after which a commit that waits for a synchronous standby counts as unconfirmed.
 _UNCONFIRMED_S = 5.0
@@ -69,7 +69,7 @@ class _QueueState:
     generation: int = 0
     #: Functions that the worker knows, of jobs that were set aside, until these are claimed.
     set_aside: list[str] = field(default_factory=list[str])
-    #: Whether there may be more such jobs.
+    #: Whether the next claim has to scan from the front, as there may be more such jobs.
     rescan: bool = False
     #: Whether the last scan from the front failed.
     front_failed: bool = False
@@ -96,9 +96,9 @@ class PostgresClaims:
     ) -> Sequence[Claim]:
         """Claim jobs of a queue, or return those of a claim whose response was lost.
 
-        A scan from the front returns the functions of jobs that were set aside. Jobs of those that
-        the worker knows are claimed by a statement of their own: at once if the scan has claimed
-        nothing, else by the next call. So neither kind of jobs waits for the other one to end.
+        A scan from the front returns the functions of jobs that were set aside. Jobs of functions
+        that the worker knows are claimed by another statement: at once if the scan has claimed
+        nothing, otherwise by the next call. So neither kind of job waits until the other is done.
 
         :param statement: see `chancy.broker.optional.SqlClaims`; it gets no hints.
         """

@@ -197,7 +197,7 @@ class ClaimHints:
         before, self._dragged = self._dragged, _drags(claims, took_s)
         if not (before and self._dragged):
             return
-        # Claims of jobs tell positions as well.
+        # Claims of jobs return positions as well.
         self.needs_last = not claims
         # The last position known a while ago: jobs up to it have been committed since, or are late.
         position = self._before[1]

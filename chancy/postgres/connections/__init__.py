@@ -1,1 +1,1 @@
-"""Connections outside the pool: for claims, heartbeats and notifications."""
+"""How a worker uses sessions of the pool, and its connections for heartbeats and notifications."""

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     import psycopg
 
 
-#: Tries of a statement whose row changes at the same time, where the isolation level of the server
-#: is stricter than read committed. A transaction of its own would hold the row while the process is
-#: frozen.
+#: Tries of a statement that fails because its row changes at the same time, on a server with a
+#: stricter isolation level than read committed. An explicit transaction would set the level, and
+#: keep the row locked while the process is frozen.
 _TRIES = 5
 
 
@@ -82,8 +82,8 @@ class Register:
             raise BrokerUnavailable(f"the heartbeat failed: {why}") from error
 
     def _connect(self) -> psycopg.Connection[tuple[int]]:
-        """As `chancy.postgres.drivers.timelines.connect`. A server is asked only if a session, of
-        which there is one before, could read its timeline."""
+        """See `chancy.postgres.drivers.timelines.connect`. Reads the timeline only if a session of
+        the worker, which connects first, was able to."""
         import psycopg
 
         dsn = parse(self._dsn)

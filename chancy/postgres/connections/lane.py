@@ -1,4 +1,4 @@
-"""The kinds of a worker's work: each has its turn on the sessions of the broker."""
+"""Lanes: each runs the statements of one kind of a worker's work on the sessions of the broker."""
 
 from __future__ import annotations
 
@@ -89,15 +89,15 @@ class Lane:
         return session
 
     def reset(self) -> None:
-        """Forget the event loop: a lock that a task has waited for stays bound to it."""
+        """Replace the lock: once a task has waited for it, it is bound to that event loop."""
         self._lock = asyncio.Lock()
 
 
 class Sharing:
     """Lets the statements of several lanes use one session while all of them are short.
 
-    One statement runs at a time, and the others wait. One that has run for `_SHORT_S` is not
-    waited for any longer: the others use sessions of their own.
+    One statement runs at a time, and the others wait. Once it has run for `_SHORT_S`, the others
+    use sessions of their own.
     """
 
     def __init__(self) -> None:

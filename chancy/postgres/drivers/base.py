@@ -1,4 +1,4 @@
-"""The protocol of a database driver: sessions, a pool of them, and common errors.
+"""The protocols of a database driver and its sessions.
 
 Statements use ``$1`` placeholders, which both drivers support. Parameters and results are
 ``uuid.UUID``, ``str``, ``int``, ``float``, ``bool``, aware ``datetime``, ``None``, and lists of
@@ -62,8 +62,8 @@ class Connection(Protocol):
         At most 10,000 payloads are kept between calls; further ones are dropped.
 
         :param handle: called with each payload as it arrives, some loop iterations before this call
-            could return it, if none had arrived before the call. One for which it returns True is
-            not returned, and the wait goes on; the first other one ends it.
+            could return it, unless payloads had arrived before the call. If it returns True, the
+            payload is not returned and the wait continues; the first False ends the wait.
         """
         ...
 

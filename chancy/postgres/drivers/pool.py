@@ -46,9 +46,9 @@ class SessionPool:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.loop = asyncio.get_running_loop()
-        #: For whom sessions are being opened.
+        #: The tasks that open sessions, each with the caller that gets the session.
         self._opening: dict[asyncio.Task[None], asyncio.Future[Connection]] = {}
-        #: The session that is being opened for one that has waited.
+        #: The task that opens a session for a caller that has waited.
         self._growing: asyncio.Task[None] | None = None
         #: Sessions that are in use.
         self._taken = 0
@@ -132,8 +132,8 @@ class SessionPool:
                 self._waiting.remove(waiting)
 
     def _open_slowly(self, waiting: asyncio.Future[Connection], wait_s: float) -> None:
-        """Open a session for one that has waited, unless another one is being opened: a burst of
-        short statements needs few sessions."""
+        """Open a session for a caller that has waited, unless another one is being opened: a burst
+        of short statements needs few sessions."""
         if waiting.done() or self._closed:
             return
         if self._growing is not None and not self._growing.done():
@@ -169,11 +169,11 @@ class SessionPool:
         if waiting.done() or self._closed:
             self._offer(session)
         else:
-            # Not to another one, which may keep it for long: a claim must not wait for a caller.
+            # Not to a caller that has waited longer, and may keep it for long: claims cannot wait.
             waiting.set_result(session)
 
     def _offer(self, session: Connection) -> None:
-        """Give a session to the one who has waited longest, or keep it."""
+        """Give a session to the caller that has waited longest, or keep it."""
         if self._closed:
             self._abort(session)
             return

@@ -41,8 +41,8 @@ _MISSING = frozenset({"3F000", "42P01", "42883"})
 NEVER_ALLOWED = frozenset({"0A000", "42501", "42883", "42P01"})
 _MISSING_COLUMN = "42703"
 
-# The server refuses commits that notify while its queue of notifications is full, with the code of
-# limits that no retry helps against: the function tells.
+# While the server's queue of notifications is full, it refuses commits that notify. Its SQLSTATE
+# stands for limits that persist, so the function of the server's source identifies the error.
 _NOTIFY_QUEUE_FULL = ("54000", "PreCommit_Notify")
 
 #: A statement of the transaction has failed, so that it can only be rolled back.
@@ -93,7 +93,7 @@ def something_missing(error: BaseException) -> bool:
 
 
 def passing(sqlstate: str, error: Exception) -> bool:
-    """Whether the same statement may succeed later, although the code does not tell.
+    """Whether the same statement may succeed later, although its SQLSTATE does not show it.
 
     :param error: raised by a driver.
     """

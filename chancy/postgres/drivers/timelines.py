@@ -28,7 +28,7 @@ _lock = ForkLock()
 #: The highest timeline by the place of the DSN and the cluster. A copy of a cluster has the same
 #: identifier, and belongs to another DSN.
 _highest: dict[tuple[str, str], int] = {}
-#: The places that refuse the query, as some hosted servers. To repeat it would fill their logs.
+#: The places that refuse the query, as some hosted servers do: repeating it would fill their logs.
 _silent: set[str] = set()
 
 

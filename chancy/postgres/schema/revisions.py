@@ -33,8 +33,8 @@ _alembic_lock = threading.Lock()
 #: lines are not either: another set of settings gets another name.
 #:
 #: jit is off because up to Postgres 17 a forbidden node without a substitute, such as the scan of a
-#: small table, adds 10,000,000,000 to the cost of its plan, so that the server compiled it at each
-#: call (to settle a job took 103 ms, and takes 0.25). Functions that forbid less turn it off, too.
+#: small table, adds 10,000,000,000 to the cost of its plan, so that the server compiles it at each
+#: call: settling a job took 103 ms instead of 0.25. Functions that forbid less turn it off, too.
 PINNED_PLAN = """\
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off

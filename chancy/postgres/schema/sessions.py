@@ -118,14 +118,15 @@ def locked(connection: Connection, schema: str) -> Generator[None]:
         " and objid::bigint = hashtext(:schema)::bigint & 4294967295"
         " and database = (select oid from pg_database where datname = current_database())"
     )
-    # An error for partitioned tables, and without a meaning: it is the default anyway.
+    # This setting names the tablespace that is the default anyway, and with it the server refuses
+    # to create partitioned tables.
     clear_tablespace = text(
         "select set_config('default_tablespace', '', true) from pg_database d"
         " join pg_tablespace t on t.oid = d.dattablespace where d.datname = current_database()"
         " and t.spcname = current_setting('default_tablespace')"
     )
-    # Then only the server's keepalives end the session of a machine that is gone, by default after
-    # two hours, in which it would hold its locks.
+    # Without timeouts, only the server's keepalives end the session of a machine that is gone: by
+    # default after two hours, during which it would hold its locks.
     limit = text(
         f"select set_config('lock_timeout', '{_LOCK_TIMEOUT}', true),"
         f" set_config('tcp_keepalives_idle', '{KEEPALIVES_IDLE_S}', true),"

@@ -31,7 +31,7 @@ _END = "set local statement_timeout to default; release savepoint inside"
 class PluginTransaction:
     """Implements `chancy.broker.transaction.Transaction` on the session of the settlements.
 
-    Closed when the hook has returned or has had its time: a hook that continues must not write into
+    Closed when the hook has returned or its time is up: a hook that continues must not write into
     the transaction of another batch.
     """
 
@@ -42,7 +42,7 @@ class PluginTransaction:
 
     async def fetch(self, sql: str, *params: object) -> Sequence[Sequence[Any]]:
         if time.monotonic() > self._until:
-            raise BrokerUnavailable("the transaction is over: the hook has returned or took long")
+            raise BrokerUnavailable("the transaction is over: the hook returned, or its time is up")
         return await self._session.fetch(sql, *params, deadline_s=STATEMENT_S * 2)
 
     def close(self) -> None:

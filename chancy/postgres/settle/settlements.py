@@ -75,8 +75,8 @@ class Settlements:
         return frozenset(stale)
 
     async def _still_locked(self, settlements: Sequence[Settlement]) -> set[UUID]:
-        """Those of the jobs that were locked before which still are. Found without waiting for the
-        locks: that would hold the other settlements up for a second at each try."""
+        """The jobs whose rows were locked at the last try and still are. Does not wait for the
+        locks, which would delay the other settlements by a second at each try."""
         if not self._blocked:
             return set()
         tried = self._blocked.intersection(settlement.id for settlement in settlements)
@@ -161,11 +161,11 @@ class Settlements:
         inside: Sequence[TransactionHook],
         error: StatementFailed,
     ) -> set[UUID]:
-        """Settle what no other transaction has locked, so that one row holds up no others."""
+        """Settle the jobs that no other transaction has locked: a locked row delays no others."""
         ids = [settlement.id for settlement in batch]
         locked = {row[0] for row in await self._lane.fetch(self._sql.locked, ids)}
         if not locked:
-            raise error  # another lock, or it is gone by now: the next call finds out
+            raise error  # another lock, or one that was released meanwhile: the caller repeats it
         free = [settlement for settlement in batch if settlement.id not in locked]
         stale: set[UUID] = set()
         if free:

@@ -1,5 +1,6 @@
 -- Stores which queues a worker serves, why it cannot serve others, and which functions it does not
--- know; returns no row if the worker was declared dead. Index: the primary key of workers. Locks: its row, as beat.sql. Safe to repeat.
+-- know; returns no row if the worker was declared dead. Index: the primary key of workers.
+-- Locks: its row, as beat.sql. Safe to repeat.
 update {schema}.workers
 set
   queues = $2::text[],
