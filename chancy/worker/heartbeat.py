@@ -13,7 +13,13 @@ from collections.abc import Awaitable, Callable
 from chancy.broker.contract import Heartbeat
 from chancy.checks import check_number
 from chancy.clock import Backoff
-from chancy.errors import BrokerError, ChancyError, ConfigurationError, StatementFailed
+from chancy.errors import (
+    LOCK_NOT_AVAILABLE,
+    BrokerError,
+    ChancyError,
+    ConfigurationError,
+    StatementFailed,
+)
 
 logger = logging.getLogger("chancy.worker")
 
@@ -131,7 +137,9 @@ class HeartbeatThread:
             self._sent_at = began
         try:
             known = await send(self._blocked_s())
-        except BrokerError:
+        except BrokerError as error:
+            if _is_locked(error):
+                self._heard(began)
             return
         self._loop_beat_at = began
         self._heard(began)
@@ -174,6 +182,10 @@ class HeartbeatThread:
                     self._heard(began)
                     backoff.reset()
                 except ChancyError as error:
+                    if _is_locked(error):
+                        self._heard(began)
+                        # The next transaction that gets the lock is the one that waits for it.
+                        backoff.reset()
                     pause = backoff.next_s()
                     failed = isinstance(error, StatementFailed) and error.sqlstate
                     if time.monotonic() - began < _REFUSED_S and not failed:
@@ -192,3 +204,9 @@ class HeartbeatThread:
     def _call_in_loop(self, callback: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has been closed
             self._loop.call_soon_threadsafe(callback)
+
+
+def _is_locked(error: ChancyError) -> bool:
+    """Whether another transaction has locked the worker's row. The worker is still registered then:
+    no other transaction can remove the row meanwhile."""
+    return isinstance(error, StatementFailed) and error.sqlstate == LOCK_NOT_AVAILABLE

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from chancy.broker.contract import Heartbeat
-from chancy.errors import BrokerError, BrokerUnavailable, StatementFailed
+from chancy.errors import LOCK_NOT_AVAILABLE, BrokerError, BrokerUnavailable, StatementFailed
 from chancy.testing.memory import MemoryBroker
 from chancy.worker import registration as registering
 from chancy.worker.registration import Registration
@@ -97,6 +97,19 @@ async def test_a_worker_whose_heartbeats_time_out_on_the_server_is_cut_off() -> 
     line.error = StatementFailed("canceling statement", sqlstate="57014")
     async with watched(line) as cut_off:
         await eventually(lambda: len(cut_off) == 1, timeout=10.0)
+
+
+async def test_a_worker_whose_row_is_locked_is_not_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The transaction that has locked it keeps others from removing it."""
+    monkeypatch.setattr("chancy.worker.heartbeat._REFUSED_S", 0.0)
+    line, now = Line(), time.monotonic
+    line.error = StatementFailed("canceling statement", sqlstate=LOCK_NOT_AVAILABLE)
+    async with watched(line) as cut_off:
+        over = now() + 2 * TIMEOUT_S
+        await eventually(lambda: line.sent > 3 and now() > over)
+        assert cut_off == []
 
 
 async def lose(line: Line, cut_off: list[str], *, outages: int) -> None:
