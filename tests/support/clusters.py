@@ -14,8 +14,9 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import gettempdir
 from typing import Any
+from uuid import uuid4
 
 import psutil
 import pytest
@@ -38,9 +39,15 @@ _MARKS = [pytest.mark.chaos, pytest.mark.timeout(600), TOGETHER]
 #: Parameters for what holds in the executors of chancy and on clusters.
 ANYWHERE = [*EXECUTORS, *(pytest.param(name, marks=_MARKS) for name in CLUSTERS)]
 
+#: Name of the variable that marks the processes of a cluster.
+_MARK = "CHANCY_TEST_CLUSTER"
+#: The program of a guard: kills a cluster once the tests close its input, or are killed.
+_GUARD = "import sys; from tests.support.clusters import end; sys.stdin.read(); end(sys.argv[1])"
+
 
 class ClusterProcesses(ABC):
-    """The processes of a cluster, which are killed at the end with all that they have started."""
+    """The processes of a cluster. A guard kills them at the end with all that they have started,
+    also when the process of the tests is killed."""
 
     #: The name of the executor, and the library that it needs.
     name: str
@@ -51,6 +58,9 @@ class ClusterProcesses(ABC):
         missing = f"{self.library} is not installed: the command `make clusters` installs it"
         pytest.importorskip(self.library, reason=missing)
         self._workers = workers
+        # Short: sockets have it in their paths, which have 107 bytes at most.
+        self._mark = uuid4().hex[:12]
+        self._guard: subprocess.Popen[bytes] | None = None
         self._processes: list[subprocess.Popen[bytes]] = []
         self.start()
 
@@ -71,10 +81,15 @@ class ClusterProcesses(ABC):
         """Options of a queue on this cluster."""
 
     def _run(self, *words: str) -> subprocess.Popen[bytes]:
+        if self._guard is None:
+            command = [sys.executable, "-c", _GUARD, self._mark]
+            self._guard = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.PIPE, start_new_session=True
+            )
         process = subprocess.Popen(
             [sys.executable, "-m", *words],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **self.environment},
+            env={**os.environ, "PYTHONPATH": str(ROOT), _MARK: self._mark, **self.environment},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -83,17 +98,42 @@ class ClusterProcesses(ABC):
 
     @property
     def pids(self) -> list[int]:
-        return [process.pid for process in self._processes]
+        guard = [] if self._guard is None else [self._guard]
+        return [process.pid for process in (*guard, *self._processes)]
 
     def close(self) -> None:
+        if self._guard is not None:
+            self._guard.communicate()
+            self._guard = None
         for process in self._processes:
-            if process.poll() is None:
-                for below in psutil.Process(process.pid).children(recursive=True):
-                    with suppress(psutil.NoSuchProcess):
-                        below.kill()
-                process.kill()
             process.wait()
         self._processes.clear()
+
+
+def end(mark: str) -> None:
+    """Kill the processes with a mark in their command or environment, and their descendants."""
+    while found := [
+        process
+        for process in psutil.process_iter(["pid", "cmdline", "environ"])
+        if process.pid != os.getpid() and _has(process.info, mark)
+    ]:
+        for process in found:
+            with suppress(psutil.NoSuchProcess):
+                for each in (*process.children(recursive=True), process):
+                    with suppress(psutil.NoSuchProcess):
+                        each.kill()
+    shutil.rmtree(_folder(mark), ignore_errors=True)
+
+
+def _has(info: Mapping[str, Any], mark: str) -> bool:
+    words = (*(info["cmdline"] or ()), *(info["environ"] or {}).values())
+    return any(mark in word for word in words)
+
+
+def _folder(mark: str) -> Path:
+    """The folder of a Ray cluster. Its daemons, which may have no environment, have it in their
+    commands."""
+    return Path(gettempdir()) / f"chancy-ray-{mark}"
 
 
 class DaskProcesses(ClusterProcesses):
@@ -138,7 +178,6 @@ class RayProcesses(ClusterProcesses):
 
     def __init__(self, workers: int = 2) -> None:
         self._ports = free_port(), free_port()
-        self._folder = Path(mkdtemp(prefix="chancy-ray-"))
         super().__init__(workers)
 
     def start(self) -> None:
@@ -147,7 +186,7 @@ class RayProcesses(ClusterProcesses):
             "ray.scripts.scripts", "start", "--head", "--block", "--node-ip-address=127.0.0.1",
             f"--port={port}", f"--ray-client-server-port={client_port}",
             f"--num-cpus={self._workers}", "--include-dashboard=false", "--disable-usage-stats",
-            f"--temp-dir={self._folder}", f"--object-store-memory={100 * 2**20}",
+            f"--temp-dir={_folder(self._mark)}", f"--object-store-memory={100 * 2**20}",
             # It would refuse ports of the test that are among those of its workers.
             "--min-worker-port=0", "--max-worker-port=0",
         )  # fmt: skip
@@ -161,15 +200,6 @@ class RayProcesses(ClusterProcesses):
 
     def options(self, **settings: Any) -> RayOptions:
         return RayOptions(address=f"ray://127.0.0.1:{self._ports[1]}", **settings)
-
-    def close(self) -> None:
-        super().close()
-        # Its daemons are not its children.
-        for process in psutil.process_iter(["cmdline"]):
-            if any(str(self._folder) in word for word in process.info["cmdline"] or ()):
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _answers(port: int) -> bool:
