@@ -142,12 +142,13 @@ class Supervisor:
             if now - began >= SHORT_LIFE_S:
                 backoff.reset()
                 short.clear()
-            elif not (intended and code == AWAY):
-                # In an outage the other workers keep outcomes in memory, which a stop would lose.
+            elif intended and code != AWAY:
+                # Not in an outage: the other workers keep outcomes in memory, which a stop would
+                # lose. Nor if it had started: its jobs may have killed it.
                 short.append(now)
             if len(short) == MOST_DEATHS and now - short[0] < DEATHS_WITHIN_S:
                 why = f"worker process {number} {how}, the {MOST_DEATHS}th failure within a minute"
-                self._give_up(code if intended and code > 0 else 1, why)
+                self._give_up(code if code > 0 else 1, why)
                 return
             pause = backoff.next_s()
             if intended and code == 0:  # it was asked to stop

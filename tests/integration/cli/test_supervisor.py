@@ -252,20 +252,36 @@ def test_a_child_that_keeps_dying_ends_the_supervisor(tmp_path: Path) -> None:
         assert _gone(_pids(supervisor))
 
 
+#: Reports, in a program of a supervisor, that its worker is registered.
+_REGISTER = """\
+import json, os, pathlib, socket, sys, time, uuid
+link = socket.socket(fileno=int(os.environ["CHANCY_SUPERVISOR_LINE"]))
+report = {"worker": str(uuid.uuid4()), "dsn": None, "schema": "", "heartbeat_s": 5.0,
+          "blocked_s": 0.0, "queues": [], "broken": {}}
+link.sendall(json.dumps(report).encode() + b"\\n")
+"""
+
+
+def test_a_worker_that_its_jobs_keep_killing_does_not_end_the_supervisor(tmp_path: Path) -> None:
+    with started(_supervising(_REGISTER + "os._exit(7)", processes=1), cwd=tmp_path) as supervisor:
+        eventually_sync(
+            lambda: (
+                supervisor.log.count("exited with status 7") > MOST_DEATHS
+                or "supervisor_gave_up" in supervisor.log
+            ),
+            timeout=60,
+        )
+        assert "supervisor_gave_up" not in supervisor.log
+
+
 def test_an_outage_does_not_end_the_workers_that_run(tmp_path: Path) -> None:
     # The second worker cannot reach the database, while the first one has been ready.
-    report = (
-        "{'worker': str(uuid.uuid4()), 'dsn': None, 'schema': '', 'heartbeat_s': 5.0,"
-        " 'blocked_s': 0.0, 'queues': [], 'broken': {}}"
-    )
     program = (
-        "import json, os, pathlib, socket, sys, time, uuid\n"
+        "import os, pathlib, sys, time\n"
         "ready = pathlib.Path('ready')\n"
         "if os.environ['CHANCY_WORKER_NUMBER'] == '2':\n"
         "    while not ready.exists(): time.sleep(0.05)\n"
-        "    sys.exit(4)\n"
-        "link = socket.socket(fileno=int(os.environ['CHANCY_SUPERVISOR_LINE']))\n"
-        f"link.sendall(json.dumps({report}).encode() + b'\\n')\n"
+        f"    sys.exit(4)\n{_REGISTER}"
         "time.sleep(300)"
     )
     with started(_supervising(program, processes=2), cwd=tmp_path) as supervisor:
