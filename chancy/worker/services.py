@@ -51,8 +51,9 @@ class ServiceLoops:
         await tear_down(*(functools.partial(self._stop, name) for name in names))
 
     async def stop_all(self) -> None:
-        """Stop every loop, most recently started first."""
-        await self.stop(*reversed(self._tasks))
+        """Stop every loop, most recently started first; also those that start meanwhile."""
+        while self._tasks:
+            await self.stop(*reversed(self._tasks))
 
     async def _stop(self, name: str) -> None:
         task = self._tasks.pop(name, None)

@@ -59,3 +59,23 @@ async def test_a_loop_that_is_stopped_while_it_fails_at_that_is_done(
     await services.stop("one")
     assert runs == 1
     assert "worker_loop_failed name" not in caplog.text
+
+
+async def test_a_loop_that_is_started_while_all_are_stopped_is_stopped_too() -> None:
+    services = ServiceLoops(ManualClock())
+    started = asyncio.Event()
+
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    async def loop() -> None:
+        started.set()
+        try:
+            await endless()
+        finally:
+            services.start("late", endless)
+
+    services.start("one", loop)
+    await started.wait()
+    await services.stop_all()
+    assert not services.runs("late")
