@@ -8,7 +8,7 @@ from collections import deque
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released
 from chancy.attempt.start import start_of
-from chancy.errors import BrokerError, JobError, StatementFailed
+from chancy.errors import StatementFailed
 from chancy.executors.base import StoreMeta
 
 #: Seconds between two groups of starts. A job that kills its process in this time takes only the
@@ -80,7 +80,7 @@ class StartRecorder:
             await self._store(claim, start_of(claim))
         except StatementFailed:
             pass  # the store would refuse it again, and the job would never run
-        except (BrokerError, JobError) as error:
+        except Exception as error:
             outcome = Released(f"its start was not stored: {error}")
         if not turn.done():
             turn.set_result(outcome)

@@ -59,7 +59,9 @@ async def test_many_jobs_start_in_groups() -> None:
     await recorder.stop()
 
 
-@pytest.mark.parametrize("error", [LeaseLost("gone"), BrokerUnavailable("stopping")])
+@pytest.mark.parametrize(
+    "error", [LeaseLost("gone"), BrokerUnavailable("stopping"), RuntimeError("of a plugin")]
+)
 async def test_a_job_whose_start_is_not_stored_does_not_run(error: Exception) -> None:
     store = Store()
     store.error = error
