@@ -351,7 +351,14 @@ class QueueSet:
             leave_now.set()
         stopping = [self._stop(worker) for worker in self._serving.values()]
         self._serving.clear()
-        results = await asyncio.gather(*stopping, *self._leaving, return_exceptions=True)
+        stopped = asyncio.gather(*stopping, *self._leaving, return_exceptions=True)
+        try:
+            results = await asyncio.shield(stopped)
+        except asyncio.CancelledError:
+            # The jobs must not outlive the registration of the worker.
+            self.stop_at_once.set()
+            await stopped
+            raise
         for result in results:
             if isinstance(result, Exception):
                 raise result

@@ -136,6 +136,20 @@ async def test_the_end_gives_running_jobs_back_without_an_attempt(chancy: Chancy
     assert (back.state, back.attempt, back.worker_id) == (State.PENDING, 0, None)
 
 
+async def test_an_end_that_is_cancelled_releases_running_jobs_at_once(chancy: Chancy) -> None:
+    worker = Worker(chancy, shutdown_timeout_s=600)
+    await worker.start()
+    reference = await chancy.push(jobs.wait_for_ever.job())
+    await eventually(jobs.started.is_set)
+    ending = asyncio.create_task(worker.stop())
+    await eventually(lambda: not worker.queues)
+    ending.cancel()
+    await asyncio.wait([ending])
+    assert ending.cancelled()
+    back = present(await reference.get())
+    assert (back.state, back.attempt, back.worker_id) == (State.PENDING, 0, None)
+
+
 async def test_the_end_releases_claims_that_have_not_started_at_once(
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
