@@ -13,7 +13,7 @@ from chancy.attempt.outcome import Cancelled
 from chancy.broker.contract import Broker
 from chancy.broker.notices import Notice
 from chancy.broker.values import WorkerRecord
-from chancy.clock import Clock
+from chancy.clock import Clock, is_being_cancelled
 from chancy.errors import BrokerError
 from chancy.executors.process.group import ChildPool
 from chancy.job.registry import Registry
@@ -204,7 +204,9 @@ class QueueSet:
             self._alive.add(worker)
             if self._closed:
                 worker.claim_no_more()
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                raise
             if not self._is_current(name):
                 return
             why = storable(f"{type(error).__name__}: {error}", MAX_WHY)

@@ -28,7 +28,7 @@ class Stub:
 
     def __init__(self) -> None:
         self.warm = asyncio.Event()
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.broken: str | None = None
         self.ran = 0
         self.started = self.stopped = False
@@ -185,6 +185,21 @@ async def test_a_queue_that_changes_or_goes_while_it_warms_up(
         await eventually(lambda: stubs[2].stopped)
         assert not stubs[1].stopped
     assert all(stub.stopped for stub in stubs)
+
+
+async def test_a_start_that_is_cancelled_from_within_is_tried_again(
+    chancy: Chancy, stubs: list[Stub], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.worker.worker._QUEUES_EVERY_S", 0.2)
+    async with Worker(chancy) as worker:
+        await eventually(lambda: worker.listening)
+        await chancy.declare(Queue(name="slow"))
+        await eventually(lambda: len(stubs) == 1 and stubs[0].started)
+        stubs[0].error = asyncio.CancelledError()
+        stubs[0].warm.set()
+        await eventually(lambda: len(stubs) == 2 and stubs[1].started)
+        stubs[1].warm.set()
+        await eventually(worker_served(worker, "async", "slow"))
 
 
 @pytest.mark.chaos

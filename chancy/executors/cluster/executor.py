@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Lost, Outcome, Released
+from chancy.clock import is_being_cancelled
 from chancy.context.host import Progress
 from chancy.executors.cluster.messages import (
     CheckpointStored,
@@ -282,7 +283,9 @@ class ClusterExecutor:
                         await asyncio.wait_for(self._lost.wait(), self._look_s)
             except TimeoutError:
                 self._lose("the cluster cannot be reached: it has not answered in time")
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                    raise
                 self._lose(f"the cluster cannot be reached: {type(error).__name__}: {error}")
             tried.set()
             await asyncio.sleep(self._pause_s)

@@ -42,6 +42,8 @@ class ThreadCluster:
     def __init__(self) -> None:
         self.found = Room(1)
         self.down = False
+        #: Whether its library cancels a call by itself.
+        self.cancels = False
         #: Whether messages of the worker are lost.
         self.deaf = False
         self.references: list[str] = []
@@ -96,6 +98,8 @@ class ThreadCluster:
             deliver([pickle.dumps(message)])
 
     async def room(self, started: int) -> Room:
+        if self.cancels:
+            raise asyncio.CancelledError
         if self.down:
             raise OSError("no route to the cluster")
         return self.found
@@ -228,6 +232,17 @@ async def test_a_lost_cluster_costs_no_attempt_and_no_job_runs_twice_at_once(
         assert it.slots == 0
         assert it.broken is not None
         cluster.down = cluster.deaf = False
+        await eventually(lambda: it.broken is None)
+        assert isinstance(await it.run(claim_of("nothing")), Returned)
+
+
+async def test_a_connection_whose_library_cancels_a_call_is_made_again(
+    cluster: ThreadCluster,
+) -> None:
+    async with executor_on(cluster) as it:
+        cluster.cancels = True
+        await eventually(lambda: it.broken is not None)
+        cluster.cancels = False
         await eventually(lambda: it.broken is None)
         assert isinstance(await it.run(claim_of("nothing")), Returned)
 
