@@ -356,10 +356,12 @@ class QueueWorker:
 
         Jobs that still run after ``grace_s`` seconds are stopped and released.
         """
+        until = self._clock.monotonic() + grace_s
         self.claim_no_more()
         await self._end_claims()
         self._release_waiting("the worker is stopping")
-        if not await self._clock.wait(self.runner.idle, grace_s):
+        left_s = max(0.0, until - self._clock.monotonic())
+        if not await self._clock.wait(self.runner.idle, left_s):
             self.interrupt("the worker stopped before the job ended")
             await self._clock.wait(self.runner.idle, 10.0)
         await self.runner.close()

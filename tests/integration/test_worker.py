@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
@@ -15,6 +16,7 @@ import psycopg
 import pytest
 
 from chancy import Chancy, GlobalConcurrency, Queue, RateLimit, State, Worker
+from chancy.clock import SystemClock
 from chancy.errors import BrokerUnavailable, ConfigurationError
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.retry import Retries
@@ -148,6 +150,35 @@ async def test_an_end_that_is_cancelled_releases_running_jobs_at_once(chancy: Ch
     assert ending.cancelled()
     back = present(await reference.get())
     assert (back.state, back.attempt, back.worker_id) == (State.PENDING, 0, None)
+
+
+class Hung(SystemClock):
+    """A clock by which the wait for the last claim, of 15 s, has passed."""
+
+    def __init__(self) -> None:
+        self.waited_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.waited_s
+
+    async def wait(self, event: asyncio.Event, timeout_s: float) -> bool:
+        if timeout_s == 15.0:
+            self.waited_s += timeout_s
+            return False
+        return await super().wait(event, timeout_s)
+
+
+async def test_a_claim_that_hangs_gives_running_jobs_no_more_time(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Worker(chancy, shutdown_timeout_s=14) as worker:
+        reference = await chancy.push(jobs.wait_for_ever.job())
+        await eventually(jobs.started.is_set)
+        monkeypatch.setattr(worker._queue_set._serving["async"], "_clock", Hung())
+        async with asyncio.timeout(10):
+            await worker.stop()
+    back = present(await reference.get())
+    assert (back.state, back.attempt) == (State.PENDING, 0)
 
 
 async def test_the_end_releases_claims_that_have_not_started_at_once(
