@@ -93,7 +93,8 @@ class Runner:
     @property
     def capacity(self) -> int:
         """Claims to hold: as many as can run, and a prefetch if the jobs are short."""
-        return self._executor.slots + min(self._prefetch_limit, int(self._pace * _AHEAD_S))
+        slots = self._executor.slots
+        return slots + min(self._prefetch_limit, int(self._pace * _AHEAD_S)) if slots else 0
 
     @property
     def room(self) -> int:

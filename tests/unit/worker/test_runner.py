@@ -109,6 +109,23 @@ async def test_claims_by_rules_are_held_ahead_only_while_there_are_enough() -> N
         await runner.close()
 
 
+async def test_an_executor_without_slots_gets_no_claims_ahead() -> None:
+    """It may release each at once, as on a cluster that is lost, which looks like a fast job."""
+    executor, settled, clock = OneByOne(), list[Settlement](), ManualClock()
+    runner = Runner(executor, judge, settled.append, clock, UNKNOWN)
+    try:
+        for _ in range(100):
+            executor.go.release()
+        runner.give([claimed() for _ in range(100)])
+        await eventually(lambda: len(settled) == 100)
+        clock.advance(0.1)
+        assert runner.room == 1 + 100
+        executor.slots = 0
+        assert runner.room == 0
+    finally:
+        await runner.close()
+
+
 async def test_claims_behind_a_slow_job_are_released_after_a_second() -> None:
     executor, settled, clock = OneByOne(), list[Settlement](), ManualClock()
     runner = Runner(executor, judge, settled.append, clock, UNKNOWN)
