@@ -313,7 +313,8 @@ class ChildGroup:
                     delay_s,
                 )
             if why is not None and not seat.ended.is_set():
-                self._why = f"executor process {seat.number} {why}"
+                # Without a number: the reason is logged whenever it changes.
+                self._why = f"an executor process {why}"
                 seat.failing = all(child.number != seat.number for child in self._ready)
                 self._notify()
                 with contextlib.suppress(TimeoutError):

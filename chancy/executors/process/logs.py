@@ -6,6 +6,7 @@ is limited, so no job can overload its executor process or the worker with its l
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -100,4 +101,6 @@ class LogRelay:
                     "attempt": claim.attempt,
                     "worker_id": claim.worker_id,
                 }
-            logger.log(level, "%s", text, extra=extra)
+            # Filters may raise anything, which must not end the executor process.
+            with contextlib.suppress(Exception):
+                logger.log(level, "%s", text, extra=extra)

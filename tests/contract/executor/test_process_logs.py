@@ -93,6 +93,15 @@ def test_loggers_of_jobs_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     assert [record.name for record in caplog.records[-5:]] == ["chancy.job"] * 5
 
 
+def test_a_filter_that_fails_on_a_record_of_a_job_is_contained() -> None:
+    def refuse(record: logging.LogRecord) -> bool:
+        raise ValueError("no such attribute")
+
+    logger = logging.getLogger("refused.records")
+    logger.addFilter(refuse)
+    LogRelay().relay(None, logging.WARNING, b"refused.records\0hello")
+
+
 async def test_process_last_word_gets_out_while_the_job_continues(place: Place) -> None:
     told: list[Progress] = []
     async with started("process", report=lambda _, progress: told.append(progress)) as it:
