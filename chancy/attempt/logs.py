@@ -45,7 +45,10 @@ def log_settled(claim: Claim, outcome: Outcome, settlement: Settlement) -> None:
         return
     failure = settlement.failure or (outcome.failure if isinstance(outcome, Raised) else None)
     if settlement.state is State.FAILED:
-        _log_failed(claim, outcome, failure or _UNKNOWN_ERROR)
+        failure = failure or _UNKNOWN_ERROR
+        error = outcome.error if isinstance(outcome, Raised) else None
+        fields = {**_duration(outcome), **_error(failure)}
+        _log(logging.ERROR, "job_failed", claim, fields, trace=failure.trace, error=error)
     elif isinstance(outcome, Snoozed | Released | SetAside) or failure is None:
         why = outcome.why if isinstance(outcome, Released | SetAside) else "snoozed"
         _log(logging.DEBUG, "job_released", claim, {**_duration(outcome), "why": why})
@@ -54,12 +57,6 @@ def log_settled(claim: Claim, outcome: Outcome, settlement: Settlement) -> None:
     else:
         fields = {**_duration(outcome), "next_at": _next_at(settlement), **_error(failure)}
         _log(logging.WARNING, "job_retrying", claim, fields)
-
-
-def _log_failed(claim: Claim, outcome: Outcome, failure: Failure) -> None:
-    error = outcome.error if isinstance(outcome, Raised) else None
-    fields = {**_duration(outcome), **_error(failure)}
-    _log(logging.ERROR, "job_failed", claim, fields, trace=failure.trace, error=error)
 
 
 def _duration(outcome: Outcome) -> dict[str, object]:

@@ -53,9 +53,11 @@ class BrokerSessionHost(NamedTuple):
     on_declared_dead: Callable[[BrokerSession], None]
 
 
-class Running(Protocol):
-    """The jobs that run on the worker."""
+class Serving(Protocol):
+    """The queues of the worker, and the jobs that run on it."""
 
+    @property
+    def poll_interval_s(self) -> float: ...
     def held(self) -> set[UUID]:
         """Ids of the jobs that run or wait to run here, of every broker."""
         ...
@@ -64,12 +66,6 @@ class Running(Protocol):
         """Stop the jobs of a broker that can be stopped; they run again."""
         ...
 
-
-class Serving(Running, Protocol):
-    """The queues of the worker, and the jobs that run on it."""
-
-    @property
-    def poll_interval_s(self) -> float: ...
     def served_from(self, session: BrokerSession) -> tuple[str, ...]:
         """The queues whose jobs a broker stores, sorted; without broken ones."""
         ...
@@ -232,16 +228,16 @@ class BrokerSession:
             await self.registration.announce(serving.served_from(self), {}, ())
             await self._host.clock.sleep(_ANNOUNCED_EVERY_S)
 
-    def reconcile(self, running: Running) -> None:
+    def reconcile(self, serving: Serving) -> None:
         """Start to look for jobs whose completion the broker has lost."""
         self._services.start(
-            self.loop_name("holdings"), functools.partial(self._reconciler.serve, running.held)
+            self.loop_name("holdings"), functools.partial(self._reconciler.serve, serving.held)
         )
 
-    async def watch(self, running: Running) -> None:
+    async def watch(self, serving: Serving) -> None:
         """Check that heartbeats are answered, until cancelled; see `Registration.watch`."""
         timeout_s = self._host.heartbeat_timeout_s
-        await self.registration.watch(timeout_s, functools.partial(running.put_off, self))
+        await self.registration.watch(timeout_s, functools.partial(serving.put_off, self))
 
     async def _watch_stops(self) -> None:
         """Poll for stop requests whose notification was lost."""

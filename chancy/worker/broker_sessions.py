@@ -104,13 +104,10 @@ class BrokerSessions:
         return frozenset(stale)
 
     def inform(self, broker: Broker) -> None:
-        """Tell the broker of the worker's plugins for how long heartbeats have reached each one."""
+        """Let the broker of the worker's plugins read for how long heartbeats have reached a broker
+        without a gap."""
         if isinstance(broker, RoutedBroker):
-            broker.contact_s = self._contact_s
-
-    def _contact_s(self, name: str) -> float:
-        """Seconds for which the heartbeats of this worker have reached a broker without a gap."""
-        return self._sessions[name].registration.contact_s
+            broker.contact_s = lambda name: self._sessions[name].registration.contact_s
 
     def survey_soon(self) -> None:
         """Survey every broker soon: other workers see there for which queues this one has room."""

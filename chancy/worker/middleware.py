@@ -43,6 +43,7 @@ class HookedRun:
     :param hooks: the hooks, in the order in which they are entered.
     :param leave_s: see `LEAVE_S`.
     :param job: the context of the job, with its stack; None makes one.
+    :param ended: the outcome of a claim that has run, whose stack is to be closed.
     :param plain_errors: see `chancy.executors.base.AttemptCallbacks`.
     """
 
@@ -54,12 +55,14 @@ class HookedRun:
         leave_s: float,
         job: JobContext | None = None,
         *,
+        ended: Outcome | None = None,
         plain_errors: bool = True,
     ) -> None:
         self._claim = claim
         self._hooks = hooks
         self._executor = executor
         self._leave_s = leave_s
+        self._ended = ended
         self._plain_errors = plain_errors
         self._job = job or JobContext(claim, DetachedHost(), stacked=True)
         # The hooks, and within them what the job and the hooks put on the stack of the job.
@@ -108,7 +111,7 @@ class HookedRun:
             await self._enter()
             self._claim = self._job.carrying(self._claim)
             self._entering = False
-            outcome = self._interruption or await self._executor.run(self._claim)
+            outcome = self._ended or self._interruption or await self._executor.run(self._claim)
         except BaseException as raised:
             self._entering = False
             error = raised
@@ -247,28 +250,6 @@ class _EnteredHook:
             raise
 
 
-class _Ended:
-    """An executor of a run that has ended."""
-
-    slots = 1
-    broken = None
-
-    def __init__(self, outcome: Outcome) -> None:
-        self._outcome = outcome
-
-    async def start(self) -> None:
-        pass
-
-    async def run(self, claim: Claim) -> Outcome:
-        return self._outcome
-
-    def interrupt(self, claim: Claim, outcome: Outcome) -> bool:
-        return False
-
-    async def stop(self) -> None:
-        pass
-
-
 class AroundHooks(WrappingExecutor):
     """An executor that wraps each run of another executor in hooks.
 
@@ -311,7 +292,13 @@ class AroundHooks(WrappingExecutor):
         async def close(outcome: Outcome) -> Outcome:
             # Cleanup may await, so it gets a task and a time limit, as async hooks do.
             closing = HookedRun(
-                claim, (), _Ended(outcome), self._leave_s, job, plain_errors=self._plain_errors
+                claim,
+                (),
+                self._executor,
+                self._leave_s,
+                job,
+                ended=outcome,
+                plain_errors=self._plain_errors,
             )
             return await self._outcome(closing, claim)
 

@@ -81,8 +81,7 @@ class QueueWorker:
         self._adoption = None if session is control else self._make_adoption(control, session)
         self._app = app
         self._children = children
-        self._around = hooks.around
-        self._around_in_child = hooks.around_in_child
+        self._hooks = hooks
         self._payloads = hooks.payloads
         self._executor = self._make_executor()
         claims = hooks.claiming(queue, for_upkeep(session.broker), self._claim_again)
@@ -181,9 +180,9 @@ class QueueWorker:
         return executor if self._payloads is None else PayloadExecutor(executor, self._payloads)
 
     def _hooked(self, executor: Executor) -> Executor:
-        if not self._around:
+        if not self._hooks.around:
             return executor
-        return AroundHooks(executor, self._around, plain_errors=self._payloads is None)
+        return AroundHooks(executor, self._hooks.around, plain_errors=self._payloads is None)
 
     def _surrounded(self, options: ProcessOptions) -> Callable[[], Executor | None]:
         """Creates executor processes that run jobs as this worker does, with the hooks in them.
@@ -221,7 +220,7 @@ class QueueWorker:
             wrapper=self._registry.wrapper,
             # Quarantined jobs do not take the place of others.
             pool=self._children if environment is None else None,
-            around_in_child=self._around_in_child if environment is None else (),
+            around_in_child=self._hooks.around_in_child if environment is None else (),
         )
         executor = make_executor(name, setup)
         return BatchedExecutor(executor, self._registry.find, self._max_payload)

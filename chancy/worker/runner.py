@@ -124,11 +124,6 @@ class Runner:
         return bool(self._waiting)
 
     @property
-    def held(self) -> int:
-        """Number of claims that wait or run here."""
-        return len(self._waiting) + len(self._running)
-
-    @property
     def ids(self) -> set[UUID]:
         """Ids of the jobs that wait or run here."""
         return {claim.id for claim in (*self._waiting, *self._running.values())}
@@ -181,12 +176,11 @@ class Runner:
             released = self.release_waiting("the jobs before it take too long")
             logger.info("claims_released jobs=%d", released)
 
-    def interrupt_all(self, outcome: Outcome, only: Callable[[Claim], bool] = _all) -> int:
-        """Stop running jobs; returns how many jobs run."""
+    def interrupt_all(self, outcome: Outcome, only: Callable[[Claim], bool]) -> None:
+        """Stop running jobs."""
         for claim in list(self._running.values()):
             if only(claim):
                 self._executor.interrupt(claim, outcome)
-        return len(self._running)
 
     async def close(self) -> None:
         """Stop the consumers. Called when nothing waits or runs, or to abandon the rest."""

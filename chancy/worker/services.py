@@ -31,13 +31,10 @@ class ServiceLoops:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        #: Number of failures of each loop since it was started.
-        self.failures: dict[str, int] = {}
 
     def start(self, name: str, loop: Loop) -> None:
         if name in self._tasks:
             raise RuntimeError(f"the service {name!r} is already running")
-        self.failures[name] = 0
         self._tasks[name] = asyncio.create_task(self._run(name, loop), name=f"chancy {name}")
 
     def runs(self, name: str) -> bool:
@@ -61,10 +58,10 @@ class ServiceLoops:
             return
         task.cancel()
         await asyncio.wait([task])
-        self.failures.pop(name, None)
 
     async def _run(self, name: str, loop: Loop) -> None:
         backoff = Backoff(base_s=0.2, cap_s=_LONGEST_S)
+        failures = 0
         while True:
             began = self._clock.monotonic()
             try:
@@ -78,7 +75,7 @@ class ServiceLoops:
                     return
                 if self._clock.monotonic() - began > _RECOVERED_AFTER_S:
                     backoff.reset()
-                self.failures[name] = self.failures.get(name, 0) + 1
+                failures += 1
                 pause = backoff.next_s()
                 if not isinstance(error, HookFailed):  # which is logged already
                     # Log no trace for an outage.
@@ -86,7 +83,7 @@ class ServiceLoops:
                     logger.error(
                         "worker_loop_failed name=%s failures=%d next_try_s=%.1f error=%s: %s",
                         name,
-                        self.failures[name],
+                        failures,
                         pause,
                         type(error).__name__,
                         error,

@@ -62,7 +62,7 @@ async def test_a_claim_that_is_asked_to_stop_while_it_waits_never_runs(
         assert settled == [judge(second, asked)]
         assert f"job_cancelled job={second.id}" in caplog.text
         assert runner.ask_to_stop(second.id, asked) is False, "it is not here any more"
-        assert runner.held == 2
+        assert runner.ids == {first.id, third.id}
         executor.go.release()
         await eventually(lambda: executor.ran == [first, third])
         # The last one waits for nothing but its turn, and then there is nothing to run.
