@@ -32,7 +32,7 @@ LEAVE_S = 1.0
 
 
 class HookFailed(Exception):
-    """A hook failed, and the failure was logged. The cause is what it raised."""
+    """A hook failed, and the failure was logged. Its cause is the error of the hook."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(describe(error))
@@ -151,7 +151,7 @@ def provided(plugin: str, hook: str, function: Callable[[*Ts], T], *args: *Ts) -
 
 
 def refuse(value: object, hook: str, expected: str) -> NoReturn:
-    """Raise `TypeError` for what a hook returned."""
+    """Raise `TypeError` for the return value of a hook."""
     if inspect.iscoroutine(value):
         value.close()
         raise TypeError(f"{hook} must not be a coroutine function")

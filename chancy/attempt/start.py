@@ -1,4 +1,4 @@
-"""The stored start of an attempt: which jobs of a dead worker had begun.
+"""The stored start of an attempt: which jobs of a dead worker had started.
 
 A write before each job would double the cost of short ones. So only the start of a job that has
 crashed before is stored, and the first crash counts for all jobs that a dead worker held.

@@ -120,7 +120,7 @@ class KeepsRules(Protocol):
 
 
 class Survey(NamedTuple):
-    """What a worker has to know regularly."""
+    """The result of a survey: the state that a worker needs at intervals."""
 
     #: The served queues with pending jobs, or with jobs that were set aside.
     waiting: Sequence[str]
@@ -170,9 +170,9 @@ class Surveying(Protocol):
 
 @runtime_checkable
 class Upkeeping(Protocol):
-    """A broker whose callers may have its sessions in use for long.
+    """A broker whose callers may hold its sessions for long.
 
-    A worker and the services of its plugins call the broker that it returns: what they do must not
+    A worker and the services of its plugins use the broker that it returns, so that they do not
     wait for jobs that hold sessions.
     """
 

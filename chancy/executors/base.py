@@ -128,7 +128,7 @@ class WrappingExecutor:
         await self._executor.stop()
 
     def release_waiting(self, outcome: Outcome) -> None:
-        """End the attempts that have not started with this outcome, if the executor can tell."""
+        """End the attempts that have not started with this outcome, if the executor supports it."""
         release = getattr(self._executor, "release_waiting", None)
         if release is not None:
             release(outcome)

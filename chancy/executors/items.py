@@ -18,7 +18,7 @@ Item = tuple[Any, dict[str, Any] | None]
 
 
 def encode_items(outcomes: Iterable[Outcome]) -> str:
-    """Encode what a call returned for each item, in order."""
+    """Encode the outcome of each item of a call, in order."""
     return f"[{','.join(map(_encode, outcomes))}]"
 
 

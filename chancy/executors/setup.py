@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorSetup:
-    """What an executor is made with.
+    """The parameters of an executor.
 
     :param concurrency: jobs at a time.
     :param find: looks up the function of a claim; raises `UnknownFunction`.

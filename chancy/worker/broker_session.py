@@ -35,7 +35,7 @@ _ANNOUNCED_EVERY_S = 0.5
 
 
 class BrokerSessionHost(NamedTuple):
-    """What a worker provides to each of its broker sessions."""
+    """The functions of a worker that each of its broker sessions uses."""
 
     clock: Clock
     heartbeat_timeout_s: float

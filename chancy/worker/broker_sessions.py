@@ -126,8 +126,8 @@ class BrokerSessions:
         return all(session.settler.empty.is_set() for session in self._sessions.values())
 
     async def flush(self) -> None:
-        """Wait until all settlements are written, at most 15 seconds, and call the other workers to
-        what they let start."""
+        """Wait until all settlements are written, at most 15 seconds. Then call other workers to
+        the queues in which further jobs may start."""
         await asyncio.gather(*(session.flush(_FLUSH_S) for session in self._sessions.values()))
         for session in self._sessions.values():
             if session.surveyor is not None:

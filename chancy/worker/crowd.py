@@ -12,8 +12,8 @@ from chancy.clock import Clock
 
 #: Of a crowd up to this size every worker claims.
 _FEW = 4
-#: Spare workers, which claim a little later in case that those before them cannot: in a crowd of up
-#: to `_MODERATE` workers, whose surveys are seconds apart, and in a larger one.
+#: Spare workers, which claim a little later in case the workers before them cannot: in a crowd of
+#: up to `_MODERATE` workers, whose surveys are seconds apart, and in a larger one.
 _MODERATE, _MANY_SPARES, _SPARES = 20, 2, 1
 #: Seconds between a spare worker and the one before it.
 _SPARE_S = 0.01
@@ -50,7 +50,7 @@ class Crowd:
             self._place, self.size, self._full = survey.place, survey.crowd, survey.full
 
     def forget(self) -> None:
-        """The place may be outdated: claim for every notification until the next survey."""
+        """Claim for every notification until the next survey: the place may be outdated."""
         self.size = 0
 
     def delay_s(self, notice: Notice) -> float | None:
@@ -104,7 +104,7 @@ class Crowd:
                 self._on_call()
 
     def on_call(self, callback: Callable[[], None]) -> None:
-        """Set what is called when `take_calls` returns something."""
+        """Set the callback for when `take_calls` has queues to return."""
         self._on_call = callback
 
     def take_calls(self) -> Sequence[str]:
@@ -117,7 +117,7 @@ class Crowd:
 class Suppressor:
     """Suppresses further notifications of a queue once this worker claims for one.
 
-    Postgres wakes every session that listens, whoever the notification is for: some 20 µs of
+    Postgres wakes every listening session for each notification, which takes some 20 µs of
     processor time for each worker. With 200 workers on two cores, a client that awaited each push
     made 90 pushes a second, and 240 with this; the jobs of 100 pushes a second started after 70 ms
     in the median, and after 7 with this.
@@ -134,7 +134,7 @@ class Suppressor:
         """Suppress the notifications of a queue, unless those of one are suppressed already.
 
         :param seconds: for how long; 0: not at all.
-        :param then: called at the end: claims what was pushed meanwhile.
+        :param then: called at the end, to claim jobs that were pushed meanwhile.
         """
         if seconds and not self._wanted.is_set():
             self._queue, self._seconds, self._then = queue, seconds, then

@@ -57,8 +57,8 @@ class HeartbeatThread:
     jobs belong in the process executor.
 
     :param timeout_s: seconds without a heartbeat after which a worker is presumed dead.
-    :param blocked_s: returns the seconds for which the event loop has been blocked. Heartbeats go
-        on meanwhile, so that the jobs of the worker are not run by others, and report it.
+    :param blocked_s: returns the seconds for which the event loop has been blocked; heartbeats
+        report them.
     :param declared_dead: called once, in the loop that the thread was created in, when the store
         has no such worker any more.
     """

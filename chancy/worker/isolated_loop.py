@@ -83,10 +83,8 @@ def _attribute_of(application: object) -> str | None:
 
 
 class IsolatedJobLoop(JobLoop):
-    """The main loop of an executor process that opens the application.
-
-    Also of the jobs that the worker runs in a thread: it waits for them here.
-    """
+    """The main loop of an executor process that opens the application, and runs jobs of any
+    executor."""
 
     def serve(self) -> None:
         """Run calls until the worker closes the channel."""

@@ -65,7 +65,7 @@ class HookedRun:
         self._ended = ended
         self._plain_errors = plain_errors
         self._job = job or JobContext(claim, DetachedHost(), stacked=True)
-        # The hooks, and within them what the job and the hooks put on the stack of the job.
+        # The hooks, and inside them the callbacks on the stack of the job.
         self._stack = AsyncExitStack()
         self._entering = True
         self._interruption: Outcome | None = None
@@ -271,7 +271,7 @@ class AroundHooks(WrappingExecutor):
         self._plain_errors = plain_errors
         self._inline = all(map(is_inline, hooks))
         self._runs: dict[tuple[UUID, UUID], HookedRun] = {}
-        # Claims that run with what hooks have set, by identity of the given one.
+        # Running claims with the meta that hooks have set, by the identity of the original claim.
         self._carrying: dict[int, Claim] = {}
 
     async def run(self, claim: Claim) -> Outcome:

@@ -1,4 +1,4 @@
-"""Decodes what jobs are given, and encodes what they give, by the codec of a plugin."""
+"""Decodes the payloads of jobs before they run, and encodes their outcomes, with a codec."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from chancy.plugin.payloads import StoredPayloads
 
 
 class PayloadExecutor(WrappingExecutor):
-    """An executor that runs claims as another one does, with decoded payloads.
+    """Runs claims with decoded payloads in another executor.
 
-    The decoded payloads are seen by the other executor only: what is judged, logged, settled and
-    given to plugins is encoded.
+    Only that executor gets decoded payloads: outcomes that are judged, logged, settled and passed
+    to plugins are encoded.
     """
 
     def __init__(self, executor: Executor, payloads: StoredPayloads) -> None:
         super().__init__(executor)
         self._payloads = payloads
-        #: Decoded claims that run: executors know an attempt by the object.
+        #: Running claims, decoded: executors identify an attempt by its claim object.
         self._decoded: dict[tuple[UUID, UUID], Claim] = {}
 
     async def run(self, claim: Claim) -> Outcome:

@@ -20,9 +20,9 @@ from chancy.worker.surveyor import SURVEY_EVERY_S, relaxed_s
 
 logger = logging.getLogger("chancy.worker")
 
-#: Pauses between claims after a wake-up and after a claim of jobs, since the notification of one
-#: push may also stand for another that commits a little later: if surveys find what commits later
-#: than that, and if only polling does.
+#: Pauses between claims after a wake-up and after a claim of jobs, since one notification may
+#: stand for two pushes, of which the second commits a little later. The first ladder applies if
+#: surveys find jobs that commit even later, the second if only polling does.
 _LADDER_S, _POLLED_LADDER_S = (0.02, 0.3), (0.02, 0.1, 0.8)
 #: Characters of arguments and meta from which on a claim may have ended because of its size.
 _LARGE = 256 * 1024

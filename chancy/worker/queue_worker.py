@@ -267,7 +267,7 @@ class QueueWorker:
             puller.pause(self.queue.paused and not session.control)
 
     def _release_waiting(self, why: str) -> None:
-        """Release jobs that have not started, also those that the executor has got ahead."""
+        """Release jobs that have not started, including those that the executor has prefetched."""
         self.runner.release_waiting(why)
         self._executor.release_waiting(Released(why))
 
@@ -374,8 +374,8 @@ class QueueWorker:
         """Release waiting jobs, and stop those that can be stopped; they run again without
         counting an attempt.
 
-        A job that ignores the request continues, and what it returns counts: a plain function in a
-        thread does not overlap with its next run if no other worker has taken the job.
+        A job that ignores the request continues, and its own outcome counts. So a plain function in
+        a thread does not overlap with its next run unless another worker has taken the job.
         """
         self._stop(why, Snoozed(timedelta(0)), session)
 

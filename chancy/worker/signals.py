@@ -87,7 +87,7 @@ class Signals:
             self._loop.call_soon_threadsafe(self._received, number, self._count)
 
     def request(self) -> None:
-        """Shut down as by the first signal. A process that does not wait for signals lives on."""
+        """Shut down as by the first signal. A process that does not wait for signals continues."""
         self._shut_down(False)
 
     def _received(self, number: int, count: int) -> None:

@@ -17,9 +17,9 @@ PAUSE_S = 0.005
 #: Waiting jobs start in about this many groups: one by one up to this number, more at a time beyond
 #: it, so that a thousand of them do not take seconds.
 GROUPS = 64
-#: Seconds after which further starts no longer wait for one that is not stored, as when another
-#: transaction has locked the row of its job. They do while there are so many of these: when the
-#: store is back after an outage, all of them start together.
+#: Seconds after which further starts no longer wait for one that is not stored, for example because
+#: another transaction has locked the row of its job. They wait for one of `MOST_LATE` such starts:
+#: after an outage of the store, all of them would start together.
 LATE_S = 1.0
 MOST_LATE = 8
 

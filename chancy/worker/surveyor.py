@@ -22,7 +22,8 @@ SURVEY_EVERY_S, _UNHEARD_S = 5.0, 1.0
 #: would be `_LONGEST_S` apart.
 _SHARE = 1 / 4
 _LONGEST_S = 60.0
-#: A crowd is counted by every survey, and by one less in a row for each so many workers.
+#: Every survey counts the crowd; with this many workers every second one, with twice as many every
+#: third.
 _COUNTED = 200
 #: Most queues that are reported as occupied.
 _MOST_OCCUPIED = 64
@@ -44,8 +45,8 @@ class SurveyedQueues(NamedTuple):
     poll_interval_s: Callable[[], float]
     #: Returns the queues for whose jobs there is no room, sorted.
     occupied: Callable[[], Sequence[str]]
-    #: Claims from those of these queues that rest; the second argument says whether notifications
-    #: of their jobs may have been lost, so that poll intervals do not matter.
+    #: Claims from those of these queues that rest. The second argument: whether notifications of
+    #: their jobs may have been lost, so that poll intervals do not matter.
     claim: Callable[[Collection[str], bool], None]
     #: Stops a job on request, if it runs here, or the worker itself.
     stop: Callable[[UUID], object]
@@ -54,7 +55,7 @@ class SurveyedQueues(NamedTuple):
 
 
 class Surveyor:
-    """Asks the broker of one worker regularly what there is to do.
+    """Surveys one broker of a worker at intervals.
 
     :param listening: whether notifications arrive now; surveys are then less frequent.
     """
@@ -124,7 +125,7 @@ class Surveyor:
         return SPREAD_S * self._crowd.size * random.random()
 
     async def call_others(self) -> None:
-        """Call the other workers to the queues that the crowd was told of."""
+        """Notify the other workers of the queues that `Crowd.call` has collected."""
         if calls := self._crowd.take_calls():
             await self._broker.call_all(calls)
 

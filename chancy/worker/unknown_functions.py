@@ -186,7 +186,7 @@ class UnknownFunctions:
         return any(unknown.overdue for unknown in self._unknown.values())
 
     def _wait(self, func: str, why: str) -> None:
-        """Leave what was set aside of a function there, longer each time that it was in vain."""
+        """Stop claiming set-aside jobs of a function for a while, longer after each vain try."""
         now = self._clock.monotonic()
         later = self._later.get(func)
         if later is None or now - later.look_up_at > _DROP_AFTER_S:

@@ -39,8 +39,8 @@ logger = logging.getLogger("chancy.executors.cluster")
 
 #: Arguments with more characters are passed by reference.
 MAX_INLINE = 64 * 1024
-#: Seconds between two looks at the cluster, and between two messages to a running job. At least
-#: four are in the time after which a job misses them.
+#: Seconds between two checks of the cluster, and between two messages to a running job. At least
+#: four fit into ``contact_timeout_s``.
 _LOOK_S = 1.0
 #: Seconds that a connection may take; and the longest pause between two attempts to connect.
 _CONNECT_S = 10.0
@@ -62,10 +62,10 @@ class RunLost(Exception):
 
 
 class Room(NamedTuple):
-    """What a cluster has room for.
+    """The room in a cluster.
 
-    :param jobs: jobs of this queue that can run at once, with those that do.
-    :param lacks: why it can run none, whatever ends; None if it can.
+    :param jobs: jobs of this queue that can run at once, including the running ones.
+    :param lacks: why it could run none even if it were idle; None if it could.
     """
 
     jobs: int
@@ -79,7 +79,7 @@ class Cluster(Protocol):
         """Connect. ``received`` gets the messages of hosts, in this loop."""
 
     async def close(self) -> None:
-        """Close the connection, in whatever state it is."""
+        """Close the connection, whatever its state."""
 
     async def put(self, arguments: str) -> object:
         """Store arguments in the cluster. Returns a reference, which frees them when collected."""
@@ -127,7 +127,7 @@ class ClusterAttempt:
         self.task: asyncio.Task[None] | None = None
 
     def finish(self, outcome: Outcome) -> None:
-        """End as interrupted, if it was, or with this outcome; the first end counts."""
+        """Set the outcome; the first one counts."""
         if not self.future.done():
             self.future.set_result(outcome)
 
@@ -225,7 +225,7 @@ class ClusterExecutor:
             return
         attempt.interruption = attempt.interruption or outcome
         if self._lost.is_set():
-            return  # it ends when its host has stopped it for want of messages
+            return  # its host stops it, because no messages arrive
         wait_s = _STOP_S + (0 if isinstance(outcome, Released) else self._options.grace_s)
         ends_at = asyncio.get_running_loop().time() + wait_s
         attempt.ends_at = ends_at if attempt.ends_at is None else min(ends_at, attempt.ends_at)
@@ -269,7 +269,7 @@ class ClusterExecutor:
     # The connection
 
     async def _keep(self, tried: asyncio.Event) -> None:
-        """Stay connected, and look at the cluster again and again."""
+        """Stay connected, and check the cluster at intervals."""
         while True:
             try:
                 await self._close()

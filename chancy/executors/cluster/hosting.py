@@ -112,7 +112,7 @@ class HostedRun:
         return ProcessExecutor(setup, self._relay, call.kind)
 
     async def _watched(self, executor: ProcessExecutor, place: str) -> Outcome:
-        """Run the job unless the worker is silent, and stop it once the worker is."""
+        """Run the job once the worker has confirmed it; stop it if no more messages arrive."""
         try:
             async with asyncio.timeout(self._call.contact_timeout_s):
                 await self._confirmed.wait()

@@ -14,7 +14,7 @@ from chancy.job.limits import Limits
 
 
 class HostedCall(NamedTuple):
-    """What a host needs to run one attempt.
+    """An attempt to run on a host.
 
     :param run: identifies the attempt in messages.
     :param claim: without arguments if these are passed by reference.

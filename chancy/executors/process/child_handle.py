@@ -151,7 +151,7 @@ class ChildProcess:
 
     @property
     def slots(self) -> int:
-        """Maximum number of calls to hold now; while it ends its last one, those that it holds."""
+        """Maximum number of calls to hold now; while it finishes its last ones, their number."""
         return self.depth or self.held
 
     @property

@@ -1,4 +1,4 @@
-"""What an executor process is started with. Imports no asyncio, which most never need."""
+"""The settings of an executor process. Imports no asyncio, which most processes never need."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class JobEnvironment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildKind:
-    """What executor processes are started with. Queues of the same kind share them.
+    """The settings of executor processes. Queues with equal settings share processes.
 
     :param max_payload: maximum size of an encoded result in bytes.
     :param environment: None for plain jobs.

@@ -53,8 +53,8 @@ class WorkerReport(NamedTuple):
         return min(REPORT_EVERY_S, self.heartbeat_s / 2) or REPORT_EVERY_S
 
     def blocked_after(self, age_s: float) -> float:
-        """Seconds for which the event loop has been blocked, if this report is the last one and so
-        old: a worker whose interpreter does not run sends none."""
+        """Seconds for which the event loop has been blocked, if this is the last report, of this
+        age: a worker whose interpreter does not run sends none."""
         if self.worker is None:
             return 0.0
         return age_s if age_s > 3 * self.every_s else self.blocked_s

@@ -17,14 +17,14 @@ INTERVAL_S = 0.05
 
 class ProgressBuffer:
     """Sends the first progress of a job at once, and then the latest of every interval. The last
-    progress of a job is always sent. What threads report that outlive their job is dropped."""
+    progress of a job is always sent. Reports of threads that outlive their job are dropped."""
 
     def __init__(self, connection: ChildConnection) -> None:
         self._connection = connection
         # Reentrant: a signal handler of the job may report, too.
         self._lock = threading.RLock()
         self._call: ChildCall | None = None
-        #: What is to be sent when the interval is over.
+        #: The progress to send when the interval is over.
         self._last: Progress | None = None
         self._sent_at = 0.0
         self._timer: threading.Timer | None = None
