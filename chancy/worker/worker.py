@@ -217,11 +217,11 @@ class Worker:
         A warm-up that takes longer than 30 seconds continues in the background. If this raises,
         everything that was started has been stopped again. Already before the first claim, a
         SIGTERM that the process does not handle stops the worker before it kills the process."""
-        await self._app.check_tables()
-        for queue in self._app.queues:
-            await self._declare(queue)
-        self._signals.defer()
         try:
+            await self._app.check_tables()
+            for queue in self._app.queues:
+                await self._declare(queue)
+            self._signals.defer()
             await self._start()
         except BaseException:
             # `ending` stays unset, so the worker may be started again.
@@ -311,8 +311,9 @@ class Worker:
         jobs, services = self._queue_set.stop, self._services.stop_all
         # If a signal is already stopping the worker, wait for that.
         async with self._stopping:
-            if self._watch is None:
-                return  # nothing runs
+            if self._watch is None:  # nothing runs
+                self._signals.remove()
+                return
             try:
                 await tear_down(
                     watchers,

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Job, State, Worker
+from chancy.errors import BrokerUnavailable
 from tests.support.command import Started, command, started
 from tests.support.waiting import eventually_sync
 
@@ -159,6 +160,23 @@ async def test_handlers_of_a_program_are_there_again_after_the_worker(
             assert signal.getsignal(signal.SIGTERM) is not own
     assert signal.getsignal(signal.SIGTERM) is own
     assert signal.getsignal(signal.SIGINT) is interrupted
+
+
+@pytest.mark.usefixtures("handlers")
+async def test_handlers_of_a_program_are_there_again_after_a_failed_start(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse() -> None:
+        raise BrokerUnavailable("not now")
+
+    before = signal.getsignal(signal.SIGTERM)
+    async with Chancy(dsn) as chancy:
+        monkeypatch.setattr(chancy, "check_tables", refuse)
+        worker = Worker(chancy, queues=["none"])
+        worker.catch_signals()
+        with pytest.raises(BrokerUnavailable, match="not now"):
+            await worker.start()
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_command_that_still_imports_the_application_ends(tmp_path: Path, dsn: str) -> None:
