@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -17,7 +20,7 @@ from chancy.results.reference import Reference
 from tests.faults import jobs, oracles
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
-from tests.support.clusters import KINDS, TOGETHER, ClusterProcesses
+from tests.support.clusters import KINDS, ROOT, TOGETHER, ClusterProcesses
 from tests.support.presence import present
 from tests.support.waiting import eventually
 
@@ -109,6 +112,35 @@ async def test_a_queue_that_needs_what_no_machine_has_is_broken(
     worker = start_worker(dsn, **serving(cluster, contact_timeout_s=8.0, resources={"license": 1}))
     lacks = re.compile(r"queue_broken queue=load why=no \w+ of the \w+ cluster has .*'license': 1")
     await eventually(lambda: lacks.search(worker.said()), timeout=DEADLINE_S)
+
+
+#: Connects to a head that does not answer, gives up, and prints the time.
+_UNANSWERED = """\
+import asyncio, contextlib, socket, time
+from chancy.executors.cluster.on_ray import RayCluster
+from chancy.queue.executor_options import RayOptions
+
+async def main(port):
+    cluster = RayCluster(RayOptions(address=f"ray://127.0.0.1:{port}"))
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(1):
+            await cluster.connect(print)
+    await cluster.close()
+
+with socket.create_server(("127.0.0.1", 0)) as server:
+    asyncio.run(main(server.getsockname()[1]))
+    print(time.monotonic())
+"""
+
+
+def test_a_process_exits_although_a_head_of_ray_does_not_answer() -> None:
+    pytest.importorskip(
+        "ray", reason="ray is not installed: the command `make clusters` installs it"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", _UNANSWERED], cwd=ROOT, stdout=subprocess.PIPE, check=True
+    )
+    assert time.monotonic() - float(done.stdout.split()[-1]) < 5.0
 
 
 async def test_a_cluster_that_adapts_has_machines_while_there_are_jobs(

@@ -15,7 +15,6 @@ import math
 import pickle
 import queue
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -25,6 +24,7 @@ from chancy.executors.cluster.executor import Cluster, ClusterExecutor, ClusterL
 from chancy.executors.cluster.hosting import deliver, host
 from chancy.executors.cluster.messages import HostedCall, WorkerMessage
 from chancy.executors.setup import ExecutorSetup
+from chancy.executors.thread.loop_threads import LoopThreads
 from chancy.queue.executor_options import RayOptions
 
 try:
@@ -85,7 +85,7 @@ class RayCluster(Cluster):
     def __init__(self, options: RayOptions) -> None:
         self._options = options
         #: Calls of Ray block, and the connection that they use is that of their thread.
-        self._thread: ThreadPoolExecutor | None = None
+        self._thread: LoopThreads | None = None
         self._client: Any = None
         self._actor_class: Any = None
         self._received: Callable[[bytes], None]
@@ -93,10 +93,10 @@ class RayCluster(Cluster):
 
     async def connect(self, received: Callable[[bytes], None]) -> None:
         self._received = received
-        thread = self._thread = ThreadPoolExecutor(1, thread_name_prefix="chancy ray")
+        thread = self._thread = LoopThreads("chancy ray", most=1)
         await self._in_thread(lambda: self._connect(thread))
 
-    def _connect(self, thread: ThreadPoolExecutor) -> None:
+    def _connect(self, thread: LoopThreads) -> None:
         client = ray.init(self._options.address, allow_multiple=True, log_to_driver=False)
         if self._thread is not thread:
             client.disconnect()  # it has taken too long, and another attempt is made
@@ -122,7 +122,7 @@ class RayCluster(Cluster):
             if client is not None:
                 await asyncio.get_running_loop().run_in_executor(thread, _disconnect, client)
         finally:
-            thread.shutdown(wait=False, cancel_futures=True)
+            thread.shutdown(wait=False)
 
     async def put(self, arguments: str) -> object:
         return await self._in_thread(lambda: ray.put(arguments))

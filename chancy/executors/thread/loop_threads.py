@@ -30,11 +30,13 @@ class LoopThreads(ThreadPoolExecutor):
     are daemon threads. A loop accepts only subclasses of `ThreadPoolExecutor`.
 
     :param name: prefix of the threads' names.
+    :param most: maximum number of threads.
     """
 
-    def __init__(self, name: str) -> None:
-        super().__init__(_MOST)
+    def __init__(self, name: str, most: int = _MOST) -> None:
+        super().__init__(most)
         self._name = name
+        self._most = most
         self._lock = threading.Lock()
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._started: list[threading.Thread] = []
@@ -59,7 +61,7 @@ class LoopThreads(ThreadPoolExecutor):
             if self._closed:
                 raise RuntimeError("the event loop of this thread has ended: it accepts no calls")
             self._unfinished += 1
-            if self._unfinished > len(self._started) < _MOST:
+            if self._unfinished > len(self._started) < self._most:
                 self._started.append(self._start())
             self._calls.put(call)
         return future
