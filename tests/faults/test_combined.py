@@ -190,47 +190,6 @@ def check(dsn: str, book: Book, fleet: Fleet, producer: Producer) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(180)
-async def test_six_workers_killed_all_the_time_lose_nothing(
-    dsn: str, book: Book, start_worker: StartWorker, chancy: Chancy
-) -> None:
-    seed, seconds = 2, 20.0
-    fleets.tell(seed=seed)
-    chance = random.Random(seed)
-    ledger.open_ledger(dsn)
-    # Of many that start at once on two cores one may be late with a beat.
-    fleet = Fleet(dsn, start_worker, size=6, chance=chance, concurrency=16, heartbeat_timeout_s=3.0)
-    fleet.wait_until_ready()
-    until = time.monotonic() + seconds
-
-    def over() -> bool:
-        return time.monotonic() >= until
-
-    chaos = Chaos(dsn, fleet, chance, over)
-    producer = Producer(chancy, book, chance, jobs_per_s=500)
-    with Sampler(dsn) as sampler:
-        await asyncio.gather(producer.run(over), chaos.kill(0.2, 0.7))
-        await eventually(lambda: tables.live(dsn) == 0, timeout=80.0)
-    reports = await asyncio.to_thread(fleet.stop)
-    sampler.check(at_least=int(seconds))
-    assert len(fleet.dead) >= seconds / 2
-    crashes = tables.counters(dsn)[1]
-    assert crashes > 0, "the dead held nothing"
-    fleet.check_the_living()
-    check(dsn, book, fleet, producer)
-    fleets.tell(
-        jobs=producer.pushed,
-        killed=len(fleet.dead),
-        crashes=crashes,
-        taken_for_dead=len(fleet.taken_for_dead()),
-        stale=fleet.stale(),
-        rescued_by_survivors=sum(one.outcomes["Lost"] for one in reports),
-        samples=len(sampler.samples),
-        ends=dict(fleets.kinds(dsn)),
-    )
-
-
-@pytest.mark.chaos
 @pytest.mark.timeout(360)
 async def test_kills_freezes_crashes_and_lost_sessions_at_once(
     own_server: OwnServer, book: Book, start_worker: StartWorker

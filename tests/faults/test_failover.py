@@ -35,10 +35,6 @@ MARGIN_S = 0.5
 #: The most seconds in which a job has to start on the new primary.
 AGAIN_S = 20.0
 
-#: What is behind the worker and the producer: each host of the DSN, or one address that is led to
-#: the new primary.
-DOORS = ["hosts", "pgbouncer"]
-
 
 class Pushes:
     """Pushes one job after the other, and remembers when each was acknowledged."""
@@ -75,8 +71,7 @@ class Pushes:
                 return
 
 
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("synchronous", [True, False], ids=["synchronous", "asynchronous"])
+@pytest.mark.parametrize(("door", "synchronous"), [("hosts", True), ("pgbouncer", False)])
 async def test_a_standby_is_promoted_under_load(
     replicated: ReplicatedPostgres,
     start_worker: StartWorker,

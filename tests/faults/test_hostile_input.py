@@ -107,7 +107,7 @@ WRITTEN_BY_HAND: Mapping[str, str | None] = {
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("executor", ["process", "thread", "async"])
+@pytest.mark.parametrize("executor", ["process", "async"])
 async def test_hostile_arguments_in_a_row_fail_alone(
     chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker, executor: str
 ) -> None:

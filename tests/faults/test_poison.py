@@ -15,8 +15,6 @@ from tests.faults.worker_process import ROOT
 from tests.support.command import command, started
 from tests.support.waiting import eventually
 
-LONG = pytest.mark.chaos
-
 BYSTANDERS = 50
 KILLER = 1_000
 
@@ -37,7 +35,7 @@ def check_bystander(done: QueuedJob, deaths: int) -> None:
 @pytest.mark.parametrize(
     ("queue", "killer", "how"),
     [
-        pytest.param("loop", watched.exit_soon, "exited with status 66", marks=LONG),
+        ("loop", watched.exit_soon, "exited with status 66"),
         ("children", watched.break_down, "SIGSEGV"),
     ],
 )

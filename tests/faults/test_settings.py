@@ -24,9 +24,8 @@ from tests.support.locks import BLOCKED
 from tests.support.sql import ask
 from tests.support.waiting import eventually
 
-LEVELS = ("serializable", "repeatable read")
-#: Where the positions begin that a client, a float of JSON or the server could not hold.
-POSITIONS = (2**31 - 2, 2**53 - 1, 2**63 - 10**6)
+#: Where positions begin that no float of JSON holds, and soon the server could not.
+FAR = 2**63 - 10**6
 JOBS = 1_000
 
 
@@ -40,11 +39,11 @@ async def two_brokers(dsn: str, driver: Name) -> AsyncGenerator[tuple[Broker, Br
     await first.close()
 
 
-def isolate(dsn: str, level: str) -> None:
-    """Make this the isolation of every new session of the database."""
+def isolate(dsn: str) -> None:
+    """Make every new session of the database serializable by default."""
     database = dsn.rpartition("/")[2]
-    ask(dsn, f"alter database {database} set default_transaction_isolation = '{level}'")
-    assert ask(dsn, "show transaction_isolation") == [(level,)]
+    ask(dsn, f"alter database {database} set default_transaction_isolation = 'serializable'")
+    assert ask(dsn, "show transaction_isolation") == [("serializable",)]
 
 
 def advance(dsn: str, position: int) -> None:
@@ -59,18 +58,17 @@ class TestContractUnderOtherSettings(BrokerContract):
 
     @pytest.fixture
     async def brokers(self, dsn: str) -> AsyncIterator[tuple[Broker, Broker]]:
-        isolate(dsn, "serializable")
-        advance(dsn, POSITIONS[-1])
+        isolate(dsn)
+        advance(dsn, FAR)
         async with two_brokers(dsn, "psycopg") as opened:
             yield opened
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("level", LEVELS)
 async def test_workers_meet_no_serialization_failure(
-    dsn: str, book: Book, start_worker: StartWorker, level: str
+    dsn: str, book: Book, start_worker: StartWorker
 ) -> None:
-    isolate(dsn, level)
+    isolate(dsn)
     async with Chancy(dsn) as chancy:
         await chancy.push_many(
             jobs.stumble.job(book=str(book), number=number, failures=int(number % 10 == 0))
@@ -93,7 +91,7 @@ async def test_workers_meet_no_serialization_failure(
 
 async def test_a_heartbeat_meets_no_serialization_failure(dsn: str) -> None:
     """Its session has the isolation level of the server, and the worker announces its queues."""
-    isolate(dsn, "serializable")
+    isolate(dsn)
     worker = uuid.uuid4()
     values = {"id": worker, "host": "here", "pid": 1}
     with psycopg.connect(dsn) as session:
@@ -113,14 +111,10 @@ async def test_a_heartbeat_meets_no_serialization_failure(dsn: str) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize(
-    "position",
-    [*(pytest.param(one, marks=pytest.mark.chaos) for one in POSITIONS[:-1]), POSITIONS[-1]],
-)
 async def test_workers_run_jobs_in_order_at_far_positions(
-    dsn: str, book: Book, start_worker: StartWorker, position: int
+    dsn: str, book: Book, start_worker: StartWorker
 ) -> None:
-    advance(dsn, position)
+    advance(dsn, FAR)
     async with Chancy(dsn) as chancy:
         await chancy.push_many(jobs.work.job(book=str(book), number=n) for n in range(JOBS))
         worker = start_worker(dsn, concurrency=1)
@@ -128,7 +122,7 @@ async def test_workers_run_jobs_in_order_at_far_positions(
     worker.stop()
     oracles.check_all_succeeded(dsn, JOBS)
     assert [one.number for one in book.entries() if one.phase == "begin"] == list(range(JOBS))
-    assert ask(dsn, "select min(pos) from chancy.finished_jobs") == [(position + 1,)]
+    assert ask(dsn, "select min(pos) from chancy.finished_jobs") == [(FAR + 1,)]
 
 
 async def test_positions_that_are_used_up_refuse_the_push_and_nothing_else(

@@ -20,8 +20,6 @@ from tests.faults.worker_process import ROOT
 from tests.support.command import Started, command, started
 from tests.support.waiting import eventually
 
-LONG = pytest.mark.chaos
-
 QUICK = ("--heartbeat=0.3", "--heartbeat-timeout=1.5")
 
 READY = re.compile("child_ready .* queues=children,default,loop,threads ")
@@ -177,7 +175,7 @@ async def test_orphaned_processes_of_a_killed_worker_do_not_run_beside_its_jobs(
 @pytest.mark.parametrize(
     "both",
     [
-        pytest.param(False, id="the supervisor", marks=LONG),
+        pytest.param(False, id="the supervisor"),
         pytest.param(True, id="and its worker"),
     ],
 )

@@ -34,10 +34,15 @@ ROOT = Path(__file__).parents[2]
 
 #: One process of a run has the tests of clusters: two would start each of them twice.
 TOGETHER = pytest.mark.xdist_group("clusters")
-# On a busy machine of two cores a job takes 5 s on Ray, and a test has up to 28 of them.
+# On a busy machine of two cores a job takes 5 s on Ray, and a test has up to 15 of them.
 _MARKS = [pytest.mark.chaos, pytest.mark.timeout(600), TOGETHER]
-#: Parameters for what holds in the executors of chancy and on clusters.
-ANYWHERE = [*EXECUTORS, *(pytest.param(name, marks=_MARKS) for name in CLUSTERS)]
+#: Parameters for what holds in the executors of chancy and on clusters, which differ only in how
+#: calls, messages and results travel. On Ray, where each job has a process that takes seconds to
+#: start, `ON_RAY_TOO` adds the tests of that.
+ANYWHERE = [*EXECUTORS, pytest.param("dask", marks=_MARKS)]
+ON_RAY_TOO = pytest.mark.parametrize(
+    "anywhere", [*ANYWHERE, pytest.param("ray", marks=_MARKS)], indirect=True
+)
 
 #: Name of the variable that marks the processes of a cluster.
 _MARK = "CHANCY_TEST_CLUSTER"

@@ -13,6 +13,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Cancelled, Outcome, Raised, Returned
 from chancy.errors import BrokerUnavailable, LeaseLost
 from tests.contract.executor.calls import MAX_PAYLOAD, claim_of, end_of, started
+from tests.support.clusters import ON_RAY_TOO
 from tests.support.waiting import eventually
 
 TWO = [
@@ -56,6 +57,7 @@ def value_of(outcome: Outcome) -> Any:
     return json.loads(outcome.result or "null")
 
 
+@ON_RAY_TOO
 async def test_each_checkpoint_is_kept_before_the_next_and_not_run_again(
     name: str, tmp_path: Path
 ) -> None:
@@ -135,6 +137,7 @@ async def test_there_are_no_checkpoints_without_a_worker(name: str, tmp_path: Pa
     assert "checkpoints need a worker" in outcome.failure.message
 
 
+@ON_RAY_TOO
 async def test_a_job_can_be_stopped_while_a_checkpoint_is_being_stored(
     name: str, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from chancy.executors.base import Executor
 from chancy.job.limits import Limit, encode_limits
 from tests.contract.executor.calls import claim_of, run, started
 from tests.contract.executor.control_jobs import AT
+from tests.support.clusters import ON_RAY_TOO
 
 FUNCTIONS = ["answer", "answer_async", "answer_later"]
 
@@ -26,6 +27,7 @@ def failed_until(outcome: Outcome) -> tuple[str, datetime | timedelta | None]:
     return f"{outcome.failure.types[0]}: {outcome.failure.message}", outcome.again
 
 
+@ON_RAY_TOO
 async def test_a_job_puts_itself_off(one: Executor) -> None:
     for function in FUNCTIONS:
         for how, until in (("snooze", timedelta(seconds=1.5)), ("snooze until", AT)):

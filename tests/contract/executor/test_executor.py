@@ -24,6 +24,7 @@ from tests.contract.executor.calls import (
     run,
     started,
 )
+from tests.support.clusters import ON_RAY_TOO
 
 VALUE = {"text": "ünï – 🙂 \\u0000", "numbers": [1, -2.5, 1e300, True, None], "deep": {"": []}}
 
@@ -33,6 +34,7 @@ def name(anywhere: str) -> str:
     return anywhere
 
 
+@ON_RAY_TOO
 async def test_gives_what_the_function_returns(one: Executor) -> None:
     for arguments in (None, "{}", " {} "):
         outcome = await one.run(claim_with(f"{JOBS}.nothing", arguments))
@@ -123,6 +125,7 @@ async def test_refuses_what_it_cannot_call(one: Executor) -> None:
         assert outcome.failure.is_a("chancy.errors.UnknownFunction"), path
 
 
+@ON_RAY_TOO
 async def test_what_is_large_crosses_and_what_is_printed_disturbs_nothing(one: Executor) -> None:
     value = "ü" * (MAX_PAYLOAD // 2 - 10)
     assert await result(one, "echo", value=value) == value
@@ -149,6 +152,7 @@ async def test_a_coroutine_has_one_task_all_its_life(one: Executor) -> None:
     assert await result(one, "same_task") is True
 
 
+@ON_RAY_TOO
 async def test_runs_as_many_at_a_time_as_it_has_slots(name: str, tmp_path: Path) -> None:
     places = [Place(tmp_path / str(number)) for number in range(3)]
     for place in places:

@@ -26,7 +26,7 @@ from chancy.queue.executor_options import (
     ThreadOptions,
 )
 from tests.contract.executor.calls import Place, claim_of, end_of, limited, result, started
-from tests.support.clusters import ISOLATED
+from tests.support.clusters import ISOLATED, ON_RAY_TOO
 from tests.support.waiting import eventually
 
 ASKED = Cancelled("somebody asked")
@@ -45,6 +45,7 @@ async def interrupted(it: Executor, claim: Claim, place: Place, outcome: Outcome
     return await end_of(running)
 
 
+@ON_RAY_TOO
 async def test_an_interrupted_coroutine_cleans_up_first(one: Executor, place: Place) -> None:
     claim = place.waiting()
     running = asyncio.create_task(one.run(claim))
@@ -66,6 +67,7 @@ async def test_a_plain_function_that_obeys_an_interrupt_ends_as_it_says(
     assert await result(one, "echo", value="next") == "next"
 
 
+@ON_RAY_TOO
 async def test_a_plain_function_that_ignores_every_request(
     name: str, one: Executor, place: Place
 ) -> None:
@@ -141,6 +143,7 @@ async def test_an_interrupt_of_a_stranger_is_refused(one: Executor, place: Place
     assert isinstance(await end_of(running), Returned)
 
 
+@ON_RAY_TOO
 async def test_a_job_that_waits_for_a_slot_can_be_interrupted(one: Executor, place: Place) -> None:
     """It has not begun, and it never does."""
     running = asyncio.create_task(one.run(place.waiting("wait_for_file")))
@@ -157,6 +160,7 @@ async def test_a_job_that_waits_for_a_slot_can_be_interrupted(one: Executor, pla
     assert not place.other.exists()
 
 
+@ON_RAY_TOO
 @pytest.mark.parametrize("function", ["wait_for_file_async", "wait_for_file"])
 async def test_a_consumer_that_is_torn_down_takes_its_job_along(
     name: str, one: Executor, place: Place, function: str
