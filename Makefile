@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PUBLISHING := $(VENV)/.publishing
 # Tests that break servers on purpose stay out of the everyday run.
 TEST_WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
@@ -20,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help venv demo test browser pictures collected check lint mypy pyright imports architecture chaos cluster-libraries clusters soak mutants redis-versions postgres-versions pythons bench bench-peers bench-publish docs docs-serve docs-deploy format dist release-check changelog constraints clean
 
 help:
-	@echo "make venv         a virtual environment in $(VENV) with everything installed"
+	@echo "make venv         a virtual environment in $(VENV) with what development needs"
 	@echo "make demo         the demo on a private Postgres"
 	@echo "make test         all tests but those marked chaos"
 	@echo "make pictures     a picture of each page of the dashboard in pictures/, to look at"
@@ -50,8 +51,13 @@ venv: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("chancy needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + "; try: make PYTHON=python3.12 venv")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[embedded,bench,dev,docs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[embedded,bench,dev]'
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
+	@touch $@
+
+# What the site and releases take, and no test.
+$(PUBLISHING): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs,release]'
 	@touch $@
 
 demo: venv
@@ -158,24 +164,24 @@ bench-publish: venv
 	$(BIN)/python -m benchmarks.pages build/bench.json build/long.json
 
 # Without a warning, or it fails. The variable silences a notice of the theme about another program.
-docs: venv
+docs: $(PUBLISHING)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # VERSION=1.2.0 ALIAS=latest: commits the site of a version to the branch gh-pages, and pushes it.
-docs-deploy: venv docs
+docs-deploy: docs
 	git config user.name >/dev/null || git config user.name "$${GITHUB_ACTOR:-chancy}"
 	git config user.email >/dev/null || git config user.email "$${GITHUB_ACTOR:-chancy}@users.noreply.github.com"
 	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/mike deploy --push --update-aliases $(VERSION) $(ALIAS)
 	$(if $(ALIAS),$(BIN)/mike set-default --push $(ALIAS))
 
-docs-serve: venv
+docs-serve: $(PUBLISHING)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 format: venv
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-dist: venv
+dist: $(PUBLISHING)
 	rm -rf dist
 	$(BIN)/python -m build
 
@@ -184,12 +190,12 @@ release-check: docs
 	$(BIN)/python -m tests.support.release $(if $(TAG),--tag $(TAG)) $(if $(OUT),--out $(OUT))
 
 # Moves the files in changes/ to a section of the version in CHANGELOG.md.
-changelog: venv
+changelog: $(PUBLISHING)
 	$(BIN)/towncrier build --yes --version "$$($(BIN)/python -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["version"])')"
 
-constraints: venv
+constraints: $(PUBLISHING)
 	$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
-	@touch $(STAMP)
+	@touch $(STAMP) $(PUBLISHING)
 
 clean:
 	rm -rf $(VENV) .venvs benchmarks/.peers build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
