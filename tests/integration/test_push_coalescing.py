@@ -221,8 +221,16 @@ async def test_jobs_that_differ_in_arguments_alone_keep_them_and_their_order(dsn
     assert [id for (id,) in ids] == [job.id for job in found if job is not None]
 
 
-@pytest.mark.parametrize("count", [CHUNK, CHUNK + 1, KEPT * CHUNK, (KEPT + 2) * CHUNK + 1])
-@pytest.mark.parametrize("place", ["first", "last but one chunk", "twice", "nowhere"])
+@pytest.mark.parametrize(
+    ("count", "place"),
+    [
+        (CHUNK, "twice"),
+        (CHUNK + 1, "first"),
+        (KEPT * CHUNK, "last but one chunk"),
+        (KEPT * CHUNK, "twice"),
+        *(((KEPT + 2) * CHUNK + 1, place) for place in ("first", "last but one chunk", "twice")),
+    ],
+)
 async def test_a_bulk_push_leaves_what_is_there(dsn: str, count: int, place: str) -> None:
     made = [Job(func="a.b", id=new_id()) for _ in range(count)]
     there = {"first": 0, "last but one chunk": max(0, count - CHUNK - 2)}.get(place)

@@ -49,15 +49,6 @@ async def stack(request: pytest.FixtureRequest, dsn: str) -> AsyncIterator[Async
         yield opened
 
 
-async def test_a_rollback_leaves_nothing(chancy: Chancy, stack: AsyncStack) -> None:
-    """The push is the first statement of its transaction: nothing has begun it yet."""
-    with suppress(Undo):
-        async with stack.transaction():
-            await chancy.push(jobs.note.job(value=1), within=stack.within)
-            raise Undo
-    assert await chancy.find_jobs(JobFilter()) == []
-
-
 @LONG
 async def test_a_rollback_undoes_rows_and_jobs(chancy: Chancy, stack: AsyncStack) -> None:
     with suppress(Undo):
@@ -92,7 +83,15 @@ async def test_a_commit_wakes_a_worker(
     assert_told(took)
 
 
-async def test_a_savepoint_takes_its_jobs_along(chancy: Chancy, stack: AsyncStack) -> None:
+async def test_rollbacks_of_transactions_and_savepoints_take_their_jobs_along(
+    chancy: Chancy, stack: AsyncStack
+) -> None:
+    with suppress(Undo):
+        async with stack.transaction():
+            # The first statement of its transaction: nothing has begun it yet.
+            await chancy.push(jobs.note.job(value=1), within=stack.within)
+            raise Undo
+    assert await chancy.find_jobs(JobFilter()) == []
     async with stack.transaction():
         with suppress(Undo):
             async with stack.savepoint():

@@ -50,13 +50,6 @@ def stored(dsn: str) -> list[UUID]:
     return [id for (id,) in ask(dsn, "select id from chancy.jobs order by pos")]
 
 
-def test_a_rollback_leaves_nothing(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
-    with suppress(Undo), stack.transaction():
-        chancy.sync_push(jobs.note.job(value=1), within=stack.within)
-        raise Undo
-    assert stored(dsn) == []
-
-
 @LONG
 def test_a_rollback_undoes_rows_and_jobs(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
     with suppress(Undo), stack.transaction():
@@ -70,7 +63,13 @@ def test_a_rollback_undoes_rows_and_jobs(chancy: Chancy, stack: SyncStack, dsn: 
     assert stored(dsn) == [kept.id]
 
 
-def test_a_savepoint_takes_its_jobs_along(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
+def test_rollbacks_of_transactions_and_savepoints_take_their_jobs_along(
+    chancy: Chancy, stack: SyncStack, dsn: str
+) -> None:
+    with suppress(Undo), stack.transaction():
+        chancy.sync_push(jobs.note.job(value=1), within=stack.within)
+        raise Undo
+    assert stored(dsn) == []
     with stack.transaction():
         with suppress(Undo), stack.savepoint():
             chancy.sync_push(jobs.note.job(value=0), within=stack.within)

@@ -606,16 +606,17 @@ def test_tenants_that_share_a_limit_take_turns(claims: Claims, rule: Rule, sweep
     assert max(tenants.values()) - min(tenants[name] for name in "abc") <= 2
 
 
-@pytest.mark.parametrize("weights", [{}, {"1": 3}])
 @pytest.mark.parametrize(
-    "rule",
+    ("rooms", "rule", "weights"),
     [
-        GlobalConcurrency(500, by="host"),
-        GlobalConcurrency(40, by="host"),
-        RateLimit(500, per=3_600, by="host"),
+        ((2,) * 50, GlobalConcurrency(500, by="host"), {}),
+        ((2,) * 50, RateLimit(500, per=3_600, by="host"), {"1": 3}),
+        ((40, 1, 70, 107), GlobalConcurrency(40, by="host"), {}),
+        ((40, 1, 70, 107), GlobalConcurrency(500, by="host"), {"1": 3}),
+        ((110,), GlobalConcurrency(40, by="host"), {"1": 3}),
+        ((110,), RateLimit(500, per=3_600, by="host"), {}),
     ],
 )
-@pytest.mark.parametrize("rooms", [(2,) * 50, (40, 1, 70, 107), (110,)])
 def test_a_tenant_with_many_values_of_another_key_gets_no_larger_share(
     claims: Claims, rooms: tuple[int, ...], rule: Rule, weights: dict[str, int]
 ) -> None:
