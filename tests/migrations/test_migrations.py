@@ -30,8 +30,8 @@ def test_the_revision_of_the_code_is_the_newest_of_the_history(empty_dsn: str) -
 
 def test_many_processes_at_once(empty_dsn: str) -> None:
     program = f"from chancy.postgres.schema import migrate as schema; schema.upgrade({empty_dsn!r})"
-    processes = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
-    assert [process.wait(100) for process in processes] == [0, 0, 0]
+    processes = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
+    assert [process.wait(100) for process in processes] == [0, 0]
     assert schema.revisions(empty_dsn) == {"core": schema.HEAD}
 
 

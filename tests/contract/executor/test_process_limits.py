@@ -109,7 +109,7 @@ async def test_process_time_limit_hits_its_own_job_only(child: Executor) -> None
     """Jobs that end about when their time is up, each followed by another in the same child."""
     pid = await result(child, "pid")
     kinds: set[type[Outcome]] = set()
-    for number in range(300):
+    for number in range(150):
         claim = claim_of("busy", seconds=0.002 + (number % 20 - 10) / 100_000)
         first = asyncio.create_task(child.run(limited(claim, Limit.time(0.002))))
         second = asyncio.create_task(child.run(claim_of("echo", value=number)))

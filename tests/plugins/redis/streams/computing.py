@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from tests.support.waiting import eventually_sync
 #: The URL of the server, for the worker and its child processes.
 URL = os.environ.get("CHANCY_TEST_STREAMS_URL", "redis://127.0.0.1:1/0")
 CLUSTER = os.environ.get("CHANCY_TEST_STREAMS_CLUSTER") == "yes"
+#: Sleeps for some microseconds, in which no other thread of the process runs, as in a computation.
+_hold = ctypes.PyDLL(None).usleep
 streams = Streams(RedisSettings(url=URL, cluster=CLUSTER, prefix="t:"))
 
 
@@ -61,10 +64,10 @@ def compute(events: BlockingEvents[Sum]) -> None:
             case "burn":
                 until = time.monotonic() + 1.5  # longer than the lease
                 while time.monotonic() < until:
-                    continue
+                    _hold(2_000)
             case "burn on":
                 while True:
-                    continue
+                    _hold(2_000)
             case _:
                 pass
         _note(events.partition, one)
