@@ -39,7 +39,9 @@ def copied(primary: PostgresServer, folder: Path, port: int, name: str) -> Postg
     for path in (data, *data.rglob("*")):
         os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
     feed = f"host={HERE} port={port} user=postgres application_name={name}"
-    return PostgresServer(data, settings={"primary_conninfo": feed}, bin_path=primary.bin_path)
+    # By default it waits 5 s before it connects again.
+    settings = {"primary_conninfo": feed, "wal_retrieve_retry_interval": "100ms"}
+    return PostgresServer(data, settings=settings, bin_path=primary.bin_path)
 
 
 def ask_server(server: PostgresServer, question: str) -> object:
