@@ -121,6 +121,8 @@ def _node(program: str, *words: str, folder: Path) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests that need a browser where there is none, unless they are required."""
+    # They take longest: begun last, one would leave the other processes of pytest-xdist idle.
+    items.sort(key=lambda item: item.get_closest_marker(MARK) is None)
     if is_required() and any(item.get_closest_marker(MARK) for item in items):
         if find() is None:
             raise pytest.UsageError(_MISSING)

@@ -53,7 +53,8 @@ async def tab(chancy: Chancy) -> AsyncGenerator[Tab]:
                 args=["--no-sandbox"],
                 env=dict(chromium.environment()),
             )
-            page = await launched.new_page()
+            # An animation would keep its processes busy for as long as a page is open.
+            page = await launched.new_page(reduced_motion="reduce")
             await page.add_init_script(_COUNT)
             found = Tab(page, (await address).replace("127.0.0.1", "localhost"))
             host = urlsplit(found.address).netloc

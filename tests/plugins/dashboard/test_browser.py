@@ -127,6 +127,7 @@ async def _steer_jobs(it: Tab, chancy: Chancy) -> None:
     await expect(page.get_by_text("Replay of", exact=False).first).to_be_visible()
 
 
+@pytest.mark.chaos
 async def test_an_operator_steers_what_plugins_keep(shop_dsn: str) -> None:
     async with staged(shop_dsn) as chancy, tab(chancy) as it:
         await _steer_cron(it, chancy)
@@ -259,6 +260,7 @@ from generate_series(1, 1200)""")
     assert left[0][0] == 700
 
 
+@pytest.mark.chaos
 async def test_an_operator_stops_a_worker_by_the_keyboard(shop_dsn: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP + HOLD)
     line = command("worker", "--app=shop", "--processes=0", "--heartbeat=0.5")
