@@ -134,7 +134,7 @@ class Observer:
         sample = f"""select coalesce(max(n), 0) from (
             select count(*) as n from chancy.jobs where state = 1 group by {key}) c"""
         with psycopg.connect(dsn, autocommit=True) as connection:
-            while not self._over.wait(0.005):
+            while not self._over.wait(0.02):
                 row = connection.execute(sample.encode()).fetchone()
                 self.most = max(self.most, row[0] if row else 0)
 
@@ -372,7 +372,7 @@ async def test_the_slots_of_a_dead_worker_are_free_again(dsn: str, book: Book) -
         )
         assert len(claimed) == 1
         book.gate.set()
-        async with workers(dsn, rules, 1, heartbeat_age_s=3.0):
+        async with workers(dsn, rules, 1, heartbeat_age_s=1.5):
             for reference in references:
                 assert (await reference.wait(60)).state is State.SUCCEEDED
     assert book.most["a"] == 1

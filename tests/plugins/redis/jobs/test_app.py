@@ -135,8 +135,12 @@ async def test_a_job_cannot_end_itself_in_a_transaction(chancy: Chancy) -> None:
 
 
 async def test_a_worker_that_starts_while_redis_is_unavailable_reports_it(
-    dsn: str, own_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
+    dsn: str,
+    own_redis: Callable[..., RedisServer],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("chancy.worker.worker._QUEUES_EVERY_S", 0.5)
     server = own_redis()
     server.stop()
     plugins = [RedisPlugin(url=server.url)]

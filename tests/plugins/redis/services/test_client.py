@@ -129,7 +129,11 @@ async def test_an_id_without_a_record_is_dropped(
 
 
 @pytest.mark.row("P25", "P42", "P43")
-async def test_stopped_and_ended_services_can_run_on_any_worker(place: Shop) -> None:
+async def test_stopped_and_ended_services_can_run_on_any_worker(
+    place: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # How often an idle worker looks for ids that other programs have only pushed.
+    monkeypatch.setattr("chancy.plugins.redis.services.supervision._IDLE_S", 0.5)
     beat = await place.services.start("beat")
     give = await place.services.start("give", cleanup=False, value=1)
     async with place.worker():
