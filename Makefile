@@ -5,8 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PUBLISHING := $(VENV)/.publishing
-# Tests that break servers on purpose stay out of the everyday run.
-TEST_WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
+# Each waits for nearly half of its time: for a server, a process or a timeout.
+TEST_WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 2 )))
 
 # The versions of Python that `make pythons` looks for, and what it makes on each.
 PYTHONS ?= 3.11 3.12 3.13 3.14
@@ -103,7 +103,7 @@ architecture: venv
 
 # In two processes, as most of them wait for something; then those that need the machine for themselves.
 CHAOS_WORKERS ?= 2
-chaos: cluster-libraries
+chaos: cluster-libraries browser
 	@failed=; \
 	$(BIN)/python -m pytest -n $(CHAOS_WORKERS) --dist loadgroup -m 'chaos and not alone' $(TEST_OPTIONS) || failed=1; \
 	$(BIN)/python -m pytest -m 'chaos and alone' $(TEST_OPTIONS) || failed=1; \
