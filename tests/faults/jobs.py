@@ -52,15 +52,6 @@ def toil(book: str, number: int, seconds: float = 0.0) -> int:
     return number
 
 
-@job(queue="load", max_attempts=3)
-def stumble(book: str, number: int, failures: int) -> int:
-    """Fails ``failures`` times before it succeeds."""
-    with books.run(book, number):
-        if books.begun(book, number) <= failures:
-            raise ValueError(f"job {number} stumbles")
-    return number
-
-
 #: The number under which `limited` records the runs of all tenants.
 ALL_TENANTS = 1_000
 

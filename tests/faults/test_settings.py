@@ -17,7 +17,7 @@ from chancy.postgres.connections.heartbeat import Register
 from chancy.postgres.drivers import Name
 from chancy.postgres.statements import Statements
 from chancy.testing.conformance import BrokerContract
-from tests.faults import jobs, oracles, tables
+from tests.faults import jobs, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.support.locks import BLOCKED
@@ -26,7 +26,6 @@ from tests.support.waiting import eventually
 
 #: Where positions begin that no float of JSON holds, and soon the server could not.
 FAR = 2**63 - 10**6
-JOBS = 1_000
 
 
 @asynccontextmanager
@@ -64,31 +63,6 @@ class TestContractUnderOtherSettings(BrokerContract):
             yield opened
 
 
-@pytest.mark.chaos
-async def test_workers_meet_no_serialization_failure(
-    dsn: str, book: Book, start_worker: StartWorker
-) -> None:
-    isolate(dsn)
-    async with Chancy(dsn) as chancy:
-        await chancy.push_many(
-            jobs.stumble.job(book=str(book), number=number, failures=int(number % 10 == 0))
-            for number in range(0, JOBS, 10)
-        )
-        await chancy.push_many(
-            jobs.work.job(book=str(book), number=number, seconds=0.001)
-            for number in range(JOBS)
-            if number % 10
-        )
-        workers = [start_worker(dsn) for _ in range(2)]
-        await eventually(lambda: tables.live(dsn) == 0)
-    reports = [worker.stop() for worker in workers]
-    said = "".join(worker.said() for worker in workers)
-    oracles.check_all_succeeded(dsn, JOBS)
-    assert sum(report.outcomes["Raised"] for report in reports) == JOBS / 10
-    assert "40001" not in said
-    assert "heartbeat_failed" not in said
-
-
 async def test_a_heartbeat_meets_no_serialization_failure(dsn: str) -> None:
     """Its session has the isolation level of the server, and the worker announces its queues."""
     isolate(dsn)
@@ -108,21 +82,6 @@ async def test_a_heartbeat_meets_no_serialization_failure(dsn: str) -> None:
             assert await beat
         finally:
             register.close()
-
-
-@pytest.mark.chaos
-async def test_workers_run_jobs_in_order_at_far_positions(
-    dsn: str, book: Book, start_worker: StartWorker
-) -> None:
-    advance(dsn, FAR)
-    async with Chancy(dsn) as chancy:
-        await chancy.push_many(jobs.work.job(book=str(book), number=n) for n in range(JOBS))
-        worker = start_worker(dsn, concurrency=1)
-        await eventually(lambda: tables.live(dsn) == 0)
-    worker.stop()
-    oracles.check_all_succeeded(dsn, JOBS)
-    assert [one.number for one in book.entries() if one.phase == "begin"] == list(range(JOBS))
-    assert ask(dsn, "select min(pos) from chancy.finished_jobs") == [(FAR + 1,)]
 
 
 async def test_positions_that_are_used_up_refuse_the_push_and_nothing_else(
