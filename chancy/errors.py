@@ -192,8 +192,8 @@ _RETRYABLE_CODES = frozenset({LOCK_NOT_AVAILABLE, "0A000", "26000", "42P05"})
 
 
 class RowsLocked(BrokerError):
-    """Other transactions have locked the rows of some running jobs. Everything else of the call is
-    stored.
+    """The rows of some running jobs cannot be written now: other transactions have locked them, or
+    the server refuses any outcome of these jobs. Everything else of the call is stored.
 
     :param ids: the jobs for which nothing is stored.
     :param stale: those of the other jobs whose lease is lost.
@@ -202,7 +202,10 @@ class RowsLocked(BrokerError):
     def __init__(self, ids: frozenset[UUID], stale: frozenset[UUID]) -> None:
         self.ids = ids
         self.stale = stale
-        super().__init__(f"another transaction has locked the rows of {len(ids):,} running jobs")
+        super().__init__(
+            f"another transaction has locked the rows of {len(ids):,} running jobs, or the server "
+            "refuses any outcome of them"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.ids, self.stale)

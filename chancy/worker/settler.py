@@ -65,7 +65,7 @@ class Settler:
         self._waiting_size = 0
         self._most = BATCH
         self._writing: list[Settlement] = []
-        #: Settlements of rows that other transactions have locked.
+        #: Settlements of rows that other transactions have locked, or that the server refuses.
         self._blocked: list[Settlement] = []
         self._unblocking = Backoff(base_s=_BLOCKED_S, cap_s=_BLOCKED_MOST_S)
         self._wake = asyncio.Event()
@@ -121,7 +121,8 @@ class Settler:
 
     @property
     def _few_wait(self) -> bool:
-        return len(self._waiting) <= MOST_WAITING and self._waiting_size <= MOST_WAITING_SIZE
+        size = self._waiting_size + sum(map(_size, self._blocked))
+        return len(self._waiting) + len(self._blocked) <= MOST_WAITING and size <= MOST_WAITING_SIZE
 
     async def serve(self) -> None:
         """Write settlements until cancelled. An interrupted batch is kept for the next run."""
@@ -193,6 +194,8 @@ class Settler:
         if not self._blocked:
             asyncio.get_running_loop().call_later(self._unblocking.next_s(), self._unblock)
         self._blocked += [settlement for settlement in batch if settlement.id in ids]
+        if not self._few_wait:
+            self.open.clear()
         return [settlement for settlement in batch if settlement.id not in ids]
 
     def _unblock(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from datetime import datetime
 from operator import attrgetter
 from typing import TypeVar
@@ -33,6 +33,8 @@ T = TypeVar("T")
 _lock_order, _state = attrgetter("id.int"), attrgetter("state")
 # `State.final` is a property that takes a tenth of a microsecond for each job.
 _FIRST_FINAL = min(state for state in State if state.final)
+#: Classes of SQLSTATEs that are not about one job: an error in a statement, no right, no schema.
+_OF_ALL_JOBS = ("42", "3F")
 
 
 class Settlements:
@@ -60,13 +62,12 @@ class Settlements:
         if any(state < _FIRST_FINAL for state in set(map(_state, ordered))):
             finals = [settlement for settlement in ordered if settlement.state >= _FIRST_FINAL]
             others = [settlement for settlement in ordered if settlement.state < _FIRST_FINAL]
-        stale: set[UUID] = set()
-        for batch in (*_batches(finals), *_batches(others)):
-            try:
-                stale |= await self._settle(batch, inside)
-            except RowsLocked as error:
-                stale |= error.stale
-                blocked |= error.ids
+        stale: Set[UUID]
+        try:
+            stale = await self._settle_each((*_batches(finals), *_batches(others)), inside)
+        except RowsLocked as error:
+            stale = error.stale
+            blocked |= error.ids
         self._blocked |= blocked
         if time.monotonic() >= self._forget_at:
             await self._forget_finished()
@@ -125,6 +126,22 @@ class Settlements:
         stale |= set(id) - {row[0] for row in rows}
         locked |= {row[0] for row in rows if not row[1]}
 
+    async def _settle_each(
+        self, batches: Iterable[Sequence[Settlement]], inside: Sequence[TransactionHook]
+    ) -> set[UUID]:
+        """Settle batches; one with locked rows does not stop the next ones."""
+        stale: set[UUID] = set()
+        blocked: set[UUID] = set()
+        for batch in batches:
+            try:
+                stale |= await self._settle(batch, inside)
+            except RowsLocked as error:
+                stale |= error.stale
+                blocked |= error.ids
+        if blocked:
+            raise RowsLocked(frozenset(blocked), frozenset(stale))
+        return stale
+
     async def _settle(
         self, batch: Sequence[Settlement], inside: Sequence[TransactionHook]
     ) -> set[UUID]:
@@ -141,8 +158,7 @@ class Settlements:
                 raise
             if len(batch) > 1:
                 middle = len(batch) // 2
-                first = await self._settle(batch[:middle], inside)
-                return first | await self._settle(batch[middle:], inside)
+                return await self._settle_each((batch[:middle], batch[middle:]), inside)
             accepted = await self._store_refused(batch[0], inside)
         if len(accepted) == len(batch):
             return set()
@@ -179,14 +195,22 @@ class Settlements:
     async def _store_refused(
         self, settlement: Settlement, inside: Sequence[TransactionHook]
     ) -> Sequence[Row]:
-        """Store a settlement that was refused: as it is if the reason has passed, or as failed."""
+        """Store a settlement that was refused: as it is if the reason has passed, or as failed.
+
+        :raises RowsLocked: a trigger, for example, refuses this job as failed, too.
+        """
         try:
             return await self._store_with_hooks([settlement], inside)
         except StatementFailed as error:
             if error.retryable:
                 raise
             logger.error("settlement_refused job=%s error=%s", settlement.id, error)
-            return await self._store_with_hooks([_failed(settlement, error)], inside)
+            try:
+                return await self._store_with_hooks([_failed(settlement, error)], inside)
+            except StatementFailed as again:
+                if again.retryable or again.sqlstate.startswith(_OF_ALL_JOBS):
+                    raise
+                raise RowsLocked(frozenset({settlement.id}), frozenset()) from again
 
     async def _store_with_hooks(
         self, batch: Sequence[Settlement], inside: Sequence[TransactionHook]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from operator import attrgetter
 from uuid import UUID, uuid4
 
 import psycopg
@@ -19,10 +20,13 @@ from chancy.attempt.failure import Failure
 from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.contract import Broker
 from chancy.broker.optional import Survey
+from chancy.broker.transaction import TransactionHook
 from chancy.broker.values import Cancellation, JobFilter
 from chancy.errors import LOCK_NOT_AVAILABLE, RowsLocked, StatementFailed
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.connections.heartbeat import Register
+from chancy.postgres.drivers.base import Row
+from chancy.postgres.settle.settlements import Settlements
 from chancy.postgres.statements import Statements
 from chancy.queue.queue import Queue
 from chancy.states import State
@@ -162,6 +166,66 @@ async def test_a_locked_row_holds_up_no_other_settlement(dsn: str, state: State)
         assert found_job.state is state
     finally:
         await broker.close()
+
+
+async def test_a_refused_and_a_locked_settlement_hold_up_no_others(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Settlements._store_with_hooks
+
+    async def refuse(
+        self: Settlements, batch: Sequence[Settlement], inside: Sequence[TransactionHook]
+    ) -> Sequence[Row]:
+        if len(batch) == 4:
+            raise StatementFailed("invalid value", sqlstate="22P02")
+        return await store(self, batch, inside)
+
+    monkeypatch.setattr(Settlements, "_store_with_hooks", refuse)
+    async with AsyncExitStack() as opened:
+        broker = PostgresBroker(dsn)
+        opened.push_async_callback(broker.close)
+        await broker.open()
+        bench = Bench(broker)
+        await bench.prepare()
+        claims = await bench.running(*(prepared() for _ in range(4)))
+        locked, *free = sorted(claims, key=attrgetter("id"))
+        with psycopg.connect(dsn) as person:
+            person.execute("select from chancy.jobs where id = %s for update", [locked.id])
+            with pytest.raises(RowsLocked) as found:
+                await broker.settle([settlement(claim, State.SUCCEEDED) for claim in claims])
+        assert found.value.ids == {locked.id}
+        assert not found.value.stale
+        assert {await bench.state(claim.id) for claim in free} == {State.SUCCEEDED}
+
+
+async def test_a_job_whose_every_outcome_is_refused_holds_up_no_others(dsn: str) -> None:
+    """As by a trigger of the user. The server may accept it later."""
+    async with AsyncExitStack() as opened:
+        broker = PostgresBroker(dsn)
+        opened.push_async_callback(broker.close)
+        await broker.open()
+        bench = Bench(broker)
+        await bench.prepare()
+        refused, other = await bench.running(prepared(), prepared())
+        with psycopg.connect(dsn, autocommit=True) as person:
+            person.execute(
+                "create function refuse() returns trigger language plpgsql as"
+                " 'begin raise exception ''no''; end'"
+            )
+            when = (
+                "create trigger refuse before insert on chancy.finished_jobs for each row"
+                f" when (new.id = '{refused.id}') execute function refuse()"
+            )
+            person.execute(when.encode())
+            endings = [settlement(claim, State.SUCCEEDED) for claim in (refused, other)]
+            with pytest.raises(RowsLocked) as found:
+                await broker.settle(endings)
+            assert found.value.ids == {refused.id}
+            assert await bench.state(other.id) is State.SUCCEEDED
+            assert await bench.state(refused.id) is State.RUNNING
+            person.execute("drop trigger refuse on chancy.finished_jobs")
+        assert await broker.settle(endings) == frozenset()
+        assert await bench.state(refused.id) is State.SUCCEEDED
 
 
 async def test_a_row_that_stays_locked_holds_up_other_settlements_once(dsn: str) -> None:

@@ -245,3 +245,29 @@ async def test_settlements_of_locked_rows_are_kept_and_hold_up_no_others(
     await eventually(settler.empty.is_set)
     assert stored == ["other", "locked"]
     assert (len(settler), settler.settled) == (0, 3)
+
+
+async def test_settlements_that_wait_for_their_rows_are_bounded(
+    settler: Settler, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "MOST_WAITING", 3)
+    settler._unblocking.base_s = settler._unblocking.cap_s = 0.01
+    free = asyncio.Event()
+    accept = store.settle
+
+    async def settle(settlements: Sequence[Settlement]) -> frozenset[UUID]:
+        if not free.is_set():
+            raise RowsLocked(frozenset(one.id for one in settlements), frozenset())
+        return await accept(settlements)
+
+    monkeypatch.setattr(settler, "_settle", settle)
+    for _ in range(3):
+        settler.add(ended())
+    await eventually(lambda: len(settler._blocked) == 3)
+    assert settler.open.is_set()
+    settler.add(ended())
+    await eventually(lambda: len(settler._blocked) == 4)
+    assert not settler.open.is_set()
+    free.set()
+    await eventually(settler.open.is_set)
+    await eventually(settler.empty.is_set)
