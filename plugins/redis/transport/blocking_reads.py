@@ -26,6 +26,8 @@ _SOON_S, _LATE_S = 0.004, 0.1
 #: Most bytes of entries that a read may return: by default Redis closes a connection with channels
 #: for which it has to store 32 MiB, or 8 MiB for a minute.
 _MOST_BYTES = 4 * 1024 * 1024
+#: Most streams that a script looks at: a thousand take 2.3 ms of the server.
+_MOST_KEYS = 500
 
 #: Called once: with None if there are entries, or with the error that ended the wait.
 OnEntries = Callable[[BrokerError | None], None]
@@ -312,14 +314,22 @@ class StreamWatch:
         self, wire: RedisConnection, asked: Mapping[bytes, str]
     ) -> Mapping[bytes, str | BrokerError]:
         """`_read` without waiting, and without receiving the entries."""
-        keys, text = [*asked], script_of("transport.ready").text
-        ready = await self._command(wire, "EVAL", text, len(keys), *keys, *asked.values())
-        return {
-            keys[at]: StatementFailed(f"Redis refused a command: {error.decode(errors='replace')}")
-            if error
-            else xid.decode()
-            for at, xid, error in ready
-        }
+        text = script_of("transport.ready").text
+        streams = [*asked]
+        for start in range(0, len(streams), _MOST_KEYS):
+            keys = streams[start : start + _MOST_KEYS]
+            positions = (asked[key] for key in keys)
+            ready = await self._command(wire, "EVAL", text, len(keys), *keys, *positions)
+            if ready:
+                return {
+                    keys[at]: StatementFailed(
+                        f"Redis refused a command: {error.decode(errors='replace')}"
+                    )
+                    if error
+                    else xid.decode()
+                    for at, xid, error in ready
+                }
+        return {}
 
     async def _block(
         self, wire: RedisConnection, asked: Mapping[bytes, str]

@@ -174,7 +174,10 @@ class Fetcher:
         ids = call.args[_IDS_AT:]
         if ids:
             self._counters.acked += len(ids)
-            partition.confirmed = str(ids[-1])
+            if partition.lowered in ids:
+                partition.lowered = ""
+            if not partition.lowered:
+                partition.confirmed = str(ids[-1])
         _, entries, gone, more = reply
         self._counters.gone += len(gone)
         self._counters.read += len(entries)
@@ -199,8 +202,9 @@ class Fetcher:
             partition.last = max(partition.last, last, key=entry_order)
             return
         if entry_order(first) <= entry_order(partition.last):
-            # A promoted replica lacked the last entries, and its clock is behind.
-            partition.confirmed = ""
+            # A promoted replica lacked the last deliveries, which are repeated, or the last
+            # entries, and its clock is behind. Events in hand may have higher ids than these.
+            partition.confirmed, partition.lowered = "", first
         partition.last = last
 
     def _follow(

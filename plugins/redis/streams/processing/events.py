@@ -12,6 +12,7 @@ from chancy.errors import ConfigurationError
 from chancy.plugins.redis.streams.model.event import Event
 from chancy.plugins.redis.streams.model.protocols import Middleware, MiddlewareContext
 from chancy.plugins.redis.streams.processing.cancellation import Escaped
+from chancy.plugins.redis.streams.processing.failures import contained
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 
 R = TypeVar("R")
@@ -65,9 +66,9 @@ class Chain:
                     await generator.aclose()
                 else:
                     await _throw(generator, error)
-            except Exception as raised:
+            except (Exception, SystemExit) as raised:
                 if raised is not error:
-                    instead = instead or raised
+                    instead = instead or contained(raised, "a middleware")
             except asyncio.CancelledError:
                 if is_being_cancelled():
                     raise

@@ -38,3 +38,15 @@ def qualified(error: BaseException) -> str:
     )
     _, colon, message = described(error).partition(": ")
     return f"{name}{colon}{message}"[:_MOST_ERROR]
+
+
+def contained(error: BaseException, by: str) -> Exception:
+    """Return the error, or a RuntimeError if it would end the worker's loop or be refused by it.
+
+    :param by: the code that raised it, such as ``the processor``.
+    """
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    failure = RuntimeError(f"{by} raised {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure

@@ -36,6 +36,8 @@ class OwnedPartition(Generic[R]):
     :ivar cursor: the id after which pending entries are read; None: new entries are read.
     :ivar last: the id of the last entry that was read.
     :ivar confirmed: the last id whose acknowledgement Redis has confirmed; "" before the first.
+    :ivar lowered: the first of the entries that came with lower ids than earlier ones, until it is
+        acknowledged; "" otherwise.
     :ivar inherited: entries read by the cursor were delivered to a former owner.
     :ivar more: there may be entries to read.
     :ivar mean: mean bytes of recent events; 0 before the first one.
@@ -71,7 +73,7 @@ class OwnedPartition(Generic[R]):
         self.cursor: str | None = "0-0" if pending else None
         self.inherited = pending > 0
         self.last = last
-        self.confirmed = ""
+        self.confirmed = self.lowered = ""
         self.more = True
         self.fetching = False
         self.exchanges = 0

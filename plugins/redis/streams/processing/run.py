@@ -15,7 +15,7 @@ from chancy.plugins.redis.streams.processing.blocking_events import BlockingEven
 from chancy.plugins.redis.streams.processing.cancellation import Escaped, finish
 from chancy.plugins.redis.streams.processing.child import PartitionProcess
 from chancy.plugins.redis.streams.processing.events import Chain, Events
-from chancy.plugins.redis.streams.processing.failures import described
+from chancy.plugins.redis.streams.processing.failures import contained, described
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.processing.processor import Processor
 
@@ -83,7 +83,7 @@ class Invocation:
                 # An interruption that the function turned into another exception.
                 self._ended_late(error)
                 raise asyncio.CancelledError from error
-            failure = _contained(error)
+            failure = contained(error, "the processor")
         except asyncio.CancelledError as error:
             if is_being_cancelled():
                 raise
@@ -130,7 +130,7 @@ class Invocation:
             try:
                 context.run(self._run_blocking)
             except BaseException as error:
-                raised = _contained(error)
+                raised = contained(error, "the processor")
             try:
                 loop.call_soon_threadsafe(settle, raised, context=context)
             except RuntimeError:
@@ -148,12 +148,3 @@ class Invocation:
         events = BlockingEvents(self._partition, grace_s=processor.options.grace_s)
         function = cast("Callable[[BlockingEvents[Any]], None]", processor.function)
         function(events)
-
-
-def _contained(error: BaseException) -> Exception:
-    """Return the error, or a RuntimeError if it would end the worker's loop or be refused by it."""
-    if isinstance(error, Exception) and not isinstance(error, StopIteration):
-        return error
-    failure = RuntimeError(f"the processor raised {type(error).__name__}: {error}")
-    failure.__cause__ = error
-    return failure

@@ -126,7 +126,8 @@ class EventRelay:
         now = time.monotonic()
         self._stopped = {place: at for place, at in self._stopped.items() if at > now}
         taken, locked = await self._outbox.take(LEASE_S, ROWS, BYTES, list(self._stopped))
-        self._stopped |= dict.fromkeys(locked, now + _SOON_S)
+        for place in locked:
+            self._pause(place, "another transaction has locked its first row")
         calls: list[ScriptCall] = []
         groups: list[Sequence[EventOutboxRow]] = []
         for place, each in groupby(sorted(taken, key=_by_place), attrgetter("place")):
@@ -219,18 +220,20 @@ class EventRelay:
         return rows[:count]
 
     async def _stop(self, row: EventOutboxRow, error: ChancyError) -> None:
+        self._pause(row.place, str(error))
+        await self._outbox.refuse(row, str(error))
+
+    def _pause(self, place: tuple[str, int], why: str) -> None:
         """Pause a partition, for longer each time, up to half a minute."""
-        pauses = self._pauses.setdefault(row.place, Backoff(base_s=_SOON_S, cap_s=_LATE_S))
+        pauses = self._pauses.setdefault(place, Backoff(base_s=_SOON_S, cap_s=_LATE_S))
         pause_s = pauses.next_s()
-        self._stopped[row.place] = time.monotonic() + pause_s
+        self._stopped[place] = time.monotonic() + pause_s
         logger.warning(
             "stream_relay_blocked stream=%s partition=%d next_try_s=%.1f error=%s",
-            row.stream,
-            row.partition,
+            *place,
             pause_s,
-            error,
+            why,
         )
-        await self._outbox.refuse(row, str(error))
 
 
 def _by_place(row: EventOutboxRow) -> tuple[str, int, int]:

@@ -12,7 +12,7 @@ from chancy.plugins.redis.streams.model.event import Event
 from chancy.plugins.redis.streams.model.policy import Ignore
 from chancy.plugins.redis.streams.model.protocols import Item, MiddlewareContext
 from chancy.plugins.redis.streams.model.record import Record
-from chancy.plugins.redis.streams.processing.events import Events
+from chancy.plugins.redis.streams.processing.events import Chain, Events
 from chancy.plugins.redis.streams.processing.middleware import (
     DeadLetterMiddleware,
     FunctionMiddleware,
@@ -279,3 +279,37 @@ async def test_primitive_records_are_what_they_were(streams: Streams) -> None:
         await eventually(lambda: 2 in seen)
     found = await streams.link.command("XRANGE", letters.sink.keys.log(0), "-", "+")
     assert [fields for _, fields in found] == [{b"number": b"1"}, {b"number": b"x"}]
+
+
+async def test_a_middleware_that_exits_at_a_failure_ends_no_worker() -> None:
+    """SystemExit would leave the event loop. All middleware is closed."""
+    log: list[Any] = []
+
+    @middleware
+    async def exiting(
+        parent: AsyncIterator[Item], place: MiddlewareContext
+    ) -> AsyncGenerator[Item, None]:
+        async for item in parent:
+            try:
+                yield item
+            except ValueError:
+                raise SystemExit(3) from None
+
+    @middleware
+    async def outer(
+        parent: AsyncIterator[Item], place: MiddlewareContext
+    ) -> AsyncGenerator[Item, None]:
+        try:
+            async for item in parent:
+                yield item
+        finally:
+            log.append("closed")
+
+    async def source() -> AsyncGenerator[Any, None]:
+        yield 1
+
+    chain = Chain((outer, exiting), MiddlewareContext("orders", "handle", 0))
+    assert await anext(chain.wrap(source())) == 1
+    with pytest.raises(RuntimeError, match="a middleware raised SystemExit: 3"):
+        await chain.close(ValueError())
+    assert log == ["closed"]
