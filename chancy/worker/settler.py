@@ -67,6 +67,7 @@ class Settler:
         self._writing: list[Settlement] = []
         #: Settlements of rows that other transactions have locked, or that the server refuses.
         self._blocked: list[Settlement] = []
+        self._blocked_size = 0
         self._unblocking = Backoff(base_s=_BLOCKED_S, cap_s=_BLOCKED_MOST_S)
         self._wake = asyncio.Event()
         #: Wakes it for settlements without urgency.
@@ -121,7 +122,7 @@ class Settler:
 
     @property
     def _few_wait(self) -> bool:
-        size = self._waiting_size + sum(map(_size, self._blocked))
+        size = self._waiting_size + self._blocked_size
         return len(self._waiting) + len(self._blocked) <= MOST_WAITING and size <= MOST_WAITING_SIZE
 
     async def serve(self) -> None:
@@ -141,6 +142,7 @@ class Settler:
             if self._few_wait:
                 self.open.set()
             if not self._waiting and not self._blocked:
+                self._unblocking.reset()
                 self.empty.set()
 
     async def flush(self, timeout_s: float) -> None:
@@ -181,8 +183,6 @@ class Settler:
             del self._writing[: len(batch)]
             if blocked:
                 batch = self._block(batch, blocked)
-            elif not self._blocked:
-                self._unblocking.reset()
             self.settled += len(batch) - len(stale)
             if self._callbacks:
                 self._call_back(batch)
@@ -193,7 +193,9 @@ class Settler:
         """Keep these settlements for a later batch; returns the others."""
         if not self._blocked:
             asyncio.get_running_loop().call_later(self._unblocking.next_s(), self._unblock)
-        self._blocked += [settlement for settlement in batch if settlement.id in ids]
+        blocked = [settlement for settlement in batch if settlement.id in ids]
+        self._blocked += blocked
+        self._blocked_size += sum(map(_size, blocked))
         if not self._few_wait:
             self.open.clear()
         return [settlement for settlement in batch if settlement.id not in ids]
@@ -201,6 +203,7 @@ class Settler:
     def _unblock(self) -> None:
         """Try blocked settlements again."""
         blocked, self._blocked = self._blocked, []
+        self._blocked_size = 0
         for settlement in blocked:
             self.add(settlement)
 

@@ -33,8 +33,11 @@ T = TypeVar("T")
 _lock_order, _state = attrgetter("id.int"), attrgetter("state")
 # `State.final` is a property that takes a tenth of a microsecond for each job.
 _FIRST_FINAL = min(state for state in State if state.final)
-#: Classes of SQLSTATEs that are not about one job: an error in a statement, no right, no schema.
-_OF_ALL_JOBS = ("42", "3F")
+#: Classes of SQLSTATEs that are not about one job: an error in a statement, a missing privilege or
+#: schema, an object that cannot be used now, an internal error.
+_OF_ALL_JOBS = ("42", "3F", "55", "XX")
+#: Jobs of a call whose every outcome is refused. With more, the cause is not one job.
+_MOST_REFUSED = 32
 
 
 class Settlements:
@@ -47,6 +50,8 @@ class Settlements:
         self._forget_at = 0.0
         #: Jobs whose rows were locked at the last try.
         self._blocked: frozenset[UUID] = frozenset()
+        #: Jobs of the current call whose every outcome was refused.
+        self._refused = 0
 
     async def settle(
         self, settlements: Sequence[Settlement], inside: Sequence[TransactionHook] = ()
@@ -55,6 +60,8 @@ class Settlements:
         # Rows are locked in the given order. Sorting prevents deadlocks between two workers that
         # settle the same attempts (a worker and its rescuer).
         ordered = sorted(settlements, key=_lock_order)
+        self._refused = 0
+        again = self._blocked
         blocked = await self._still_locked(ordered)
         if blocked:
             ordered = [settlement for settlement in ordered if settlement.id not in blocked]
@@ -64,7 +71,8 @@ class Settlements:
             others = [settlement for settlement in ordered if settlement.state < _FIRST_FINAL]
         stale: Set[UUID]
         try:
-            stale = await self._settle_each((*_batches(finals), *_batches(others)), inside)
+            batches = (*_batches(finals, again), *_batches(others, again))
+            stale = await self._settle_each(batches, inside)
         except RowsLocked as error:
             stale = error.stale
             blocked |= error.ids
@@ -208,7 +216,9 @@ class Settlements:
             try:
                 return await self._store_with_hooks([_failed(settlement, error)], inside)
             except StatementFailed as again:
-                if again.retryable or again.sqlstate.startswith(_OF_ALL_JOBS):
+                self._refused += 1
+                of_all = again.sqlstate.startswith(_OF_ALL_JOBS) or self._refused > _MOST_REFUSED
+                if again.retryable or of_all:
                     raise
                 raise RowsLocked(frozenset({settlement.id}), frozenset()) from again
 
@@ -275,8 +285,13 @@ class Settlements:
         )
 
 
-def _batches(settlements: list[Settlement]) -> list[list[Settlement]]:
-    return [settlements[at : at + BATCH] for at in range(0, len(settlements), BATCH)]
+def _batches(settlements: list[Settlement], again: Set[UUID]) -> list[list[Settlement]]:
+    """Batches; those that are tried again come last, since the server may refuse them."""
+    parts = [settlements]
+    if again:
+        first = [settlement for settlement in settlements if settlement.id not in again]
+        parts = [first, [settlement for settlement in settlements if settlement.id in again]]
+    return [part[at : at + BATCH] for part in parts for at in range(0, len(part), BATCH)]
 
 
 def _unless_all(values: tuple[T, ...], default: T) -> list[T] | None:
