@@ -71,8 +71,8 @@ class _QueueState:
     set_aside: list[str] = field(default_factory=list[str])
     #: Whether the next claim has to scan from the front, as there may be more such jobs.
     rescan: bool = False
-    #: Whether the last scan from the front failed.
-    front_failed: bool = False
+    #: The error of the last scan from the front.
+    front_error: BrokerError | None = None
 
 
 class PostgresClaims:
@@ -143,13 +143,14 @@ class PostgresClaims:
             state.hints.sample(drawn or 0, oldest, following, now=started)
             started = time.monotonic()
         thorough, state.rescan = thorough or state.rescan, False
-        if thorough and state.front_failed:
+        if thorough and state.front_error is not None:
             # Dead entries may slow the scan down until it times out: jobs behind them do not wait.
             hints = state.hints.plan(started, thorough=False)
-            if hints is not None and (found := await self._claim_at(state, hints, *place)):
+            if hints is not None:  # the next scan is not due
                 state.rescan = True
-                return found, []
-            started = time.monotonic()
+                if found := await self._claim_at(state, hints, *place):
+                    return found, []
+                raise state.front_error.with_traceback(None)
         hints = state.hints.plan(started, thorough=thorough)
         if hints is not None:
             return await self._claim_at(state, hints, *place), []
@@ -157,11 +158,11 @@ class PostgresClaims:
             found, funcs = await self._take(
                 state, self._sql.claim_front, *place, state.bytes, MOST_SET_ASIDE
             )
-        except BrokerError:
-            now, state.front_failed = time.monotonic(), True
+        except BrokerError as error:
+            now, state.front_error = time.monotonic(), error
             state.hints.front_failed(now=now, took_s=now - started)
             raise
-        now, state.front_failed = time.monotonic(), False
+        now, state.front_error = time.monotonic(), None
         state.many = len(found) >= _MANY
         full = _check_size(state, found, limit, now - started)
         state.hints.learn_front(found, full=full, now=now, took_s=now - started)
