@@ -174,8 +174,14 @@ class Pruner(Plugin):
         # Each day has its own transaction, because settlements wait for the transaction that
         # creates it. A day that fails, for example because it takes long to move its rows from the
         # default partition, delays no others.
+        failed: BrokerError | None = None
         for ahead in range(_DAYS_AHEAD + 1):
-            await self._step(broker, "make_days", ahead, strict=strict)
+            try:
+                await self._step(broker, "make_days", ahead, strict=strict)
+            except BrokerError as error:
+                if not error.retryable:
+                    raise
+                failed = failed or error
         dropped: dict[str, None] = {}
         while found := await self._step(broker, "drop_days", self.keep_days, strict=strict):
             # A partition, or a batch of rows of the default one, in each transaction.
@@ -183,6 +189,8 @@ class Pruner(Plugin):
         await self._step(broker, "forget_awaited", _MAX_AWAITED)
         if dropped:
             logger.info("pruned partitions=%s", ",".join(dropped))
+        if failed is not None:
+            raise failed
         return list(dropped)
 
     async def check_today(self, broker: SqlStore) -> None:
