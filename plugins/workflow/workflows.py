@@ -66,7 +66,9 @@ class Workflows(GroupPlugin[RecordedAttempt, StepOutcome]):
     def __init__(self, *, keep_days: int | None = 30, sweep_s: float = 5.0) -> None:
         super().__init__(keep_days=keep_days, sweep_s=sweep_s)
         self._starts = Starts()
-        #: Until when settlements skip locked workflows.
+        #: Workflows of a settlement that another transaction held up, and until when settlements
+        #: skip those of them that are locked.
+        self._locked: set[UUID] = set()
         self._skip_locked_until = 0.0
 
     def migrations(self) -> Migrations | None:
@@ -118,7 +120,9 @@ class Workflows(GroupPlugin[RecordedAttempt, StepOutcome]):
     async def _write(
         self, tx: Transaction, outcomes: Sequence[StepOutcome]
     ) -> Sequence[StepOutcome]:
-        if time.monotonic() < self._skip_locked_until:
+        if time.monotonic() >= self._skip_locked_until:
+            self._locked.clear()
+        if any(outcome.group in self._locked for outcome in outcomes):
             outcomes = await self._unlocked(tx, outcomes)
             if not outcomes:
                 return outcomes
@@ -128,6 +132,7 @@ class Workflows(GroupPlugin[RecordedAttempt, StepOutcome]):
         except StatementFailed as error:
             if error.sqlstate == LOCK_NOT_AVAILABLE:
                 self._skip_locked_until = time.monotonic() + _SKIP_LOCKED_S
+                self._locked.update(outcome.group for outcome in outcomes)
             raise
         if pieces:
             self._starts.add(pieces)
@@ -138,10 +143,13 @@ class Workflows(GroupPlugin[RecordedAttempt, StepOutcome]):
     ) -> Sequence[StepOutcome]:
         """The outcomes whose workflows no other transaction has locked. The service stores the
         others."""
-        ids = list({outcome.group for outcome in outcomes})
-        free = {id for (id,) in await tx.fetch(SQL.statement("free", tx.schema), ids)}
-        self._outcomes.mark_unreported(one for one in outcomes if one.group not in free)
-        return [outcome for outcome in outcomes if outcome.group in free]
+        tried = self._locked.intersection(outcome.group for outcome in outcomes)
+        rows = await tx.fetch(SQL.statement("free", tx.schema), list(tried))
+        free = {id for (id,) in rows}
+        self._locked -= free
+        locked = tried - free
+        self._outcomes.mark_unreported(one for one in outcomes if one.group in locked)
+        return [outcome for outcome in outcomes if outcome.group not in locked]
 
     def _sweep(self, broker: Broker, clock: Clock) -> WorkflowSweep:
         from chancy.plugins.workflow.sweep import WorkflowSweep

@@ -31,8 +31,10 @@ GONE_S = 15.0
 MAX_PURGES = 100
 #: Seconds between two purges of the leader, unless there is more to purge.
 _PURGE_S = 300.0
-#: Seconds for outcomes that are not reported when the worker stops.
-_LAST_S = 5.0
+#: Seconds for outcomes that are not reported when the worker stops, and checks that store none.
+_LAST_S, _LAST_CHECKS = 5.0, 12
+#: Seconds after which a purge ends: reports of outcomes wait for it.
+_PURGING_S = 1.0
 #: The number of sweeps and purges of the leader for each of a worker that does not lead. The
 #: leader may not have the plugin.
 _RARELY = 10
@@ -109,6 +111,7 @@ class GroupSweep(ABC, Generic[R, E]):
         self._shared = SQL.on(broker)
         self._outcomes = outcomes
         self._keep_days = keep_days
+        self._clock = clock
         self._missing = MissingJobs(clock)
         self._after: Row = (None, None)
         self._has_replays = False
@@ -152,10 +155,10 @@ class GroupSweep(ABC, Generic[R, E]):
     async def _store_unreported(self) -> None:
         """Store outcomes that the hook failed to report: in a queue without history, only this
         process has them."""
-        idle = 0  # the first check leaves out the latest attempts
+        idle = 0  # the first check leaves out the latest attempts, others wait for locked groups
         with suppress(BrokerError, TimeoutError):
             async with asyncio.timeout(_LAST_S):
-                while self._outcomes.has_unreported and idle < 2:
+                while self._outcomes.has_unreported and idle < _LAST_CHECKS:
                     idle = 0 if await self.check_recorded() else idle + 1
 
     async def _serve(self, runtime: Runtime, every_s: float) -> None:
@@ -173,8 +176,11 @@ class GroupSweep(ABC, Generic[R, E]):
             if now >= purge_at:
                 self._more_to_purge = False
                 await self._contained("purge", self.purge())
-                if not self._more_to_purge:
-                    purge_at = now + (1 if leading else _RARELY) * _PURGE_S * uniform(0.8, 1.2)
+                pause_s = every_s if self._more_to_purge else _PURGE_S
+                if not leading:
+                    purge_at = now + _RARELY * pause_s * uniform(0.8, 1.2)
+                elif not self._more_to_purge:
+                    purge_at = now + pause_s * uniform(0.8, 1.2)
             await clock.sleep(min(self.check_s, every_s))
 
     async def _contained(self, part: str, work: Awaitable[object]) -> None:
@@ -268,12 +274,16 @@ class GroupSweep(ABC, Generic[R, E]):
             return 0
         age_s = self._keep_days * 86_400.0
         purged = 0
+        until = self._clock.monotonic() + _PURGING_S
         # Alternately, because both statements scan only the oldest groups.
         for _ in range(MAX_PURGES):
             ((members,),) = await self._tables.fetch(self.forget_members, age_s, 10 * BATCH)
             ((count,),) = await self._tables.fetch("forget", age_s, BATCH)
             purged += count
             if not members and not count:
+                break
+            if self._clock.monotonic() > until:
+                self._more_to_purge = True
                 break
         else:
             self._more_to_purge = True

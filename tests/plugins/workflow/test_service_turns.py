@@ -63,7 +63,7 @@ async def test_every_worker_purges_until_nothing_is_left(
             await chancy.push(Workflow("w").add(steps.mark.job(), "a"))
         ask(flows_dsn, OLD)
         runtime: Any = SimpleNamespace(clock=SystemClock(), leader=SimpleNamespace(leading=leading))
-        serving = asyncio.create_task(sweep_of(chancy, 8).serve(runtime, 3_600))
+        serving = asyncio.create_task(sweep_of(chancy, 8).serve(runtime, 0.1))
         try:
             await eventually(lambda: not ask(flows_dsn, "select id from chancy.workflows"))
         finally:
