@@ -39,6 +39,8 @@ _MOST_HOLDERS = 5
 _RARELY = 3
 #: Seconds between two turns while no queue has rules.
 _IDLE_S = 60.0
+#: Seconds after which a sweep leaves the rest of the queues to the next one.
+_SWEEP_S = 0.5
 
 
 class GlobalLimits(Plugin):
@@ -134,14 +136,17 @@ class GlobalLimits(Plugin):
         if not isinstance(broker, SqlStore):
             return
         tables = SQL.on(broker)
-        queues, swept_at = 0, clock.monotonic()
+        queues, swept_at, pause_s = 0, clock.monotonic(), self.every_s
         while True:
-            await clock.sleep(self.every_s * random.uniform(0.8, 1.2))
+            await clock.sleep(pause_s * random.uniform(0.8, 1.2))
             if not queues and not self._ruled and clock.monotonic() < swept_at + _IDLE_S:
                 continue
             await elected(leader, clock, (_RARELY - 1) * self.every_s * random.uniform(0.8, 1.2))
+            began = clock.monotonic()
             ((queues,),) = await tables.fetch("sweep", _STEP, self.every_s / 2)
             swept_at = clock.monotonic()
+            left = swept_at - began > _SWEEP_S
+            pause_s = min(_SWEEP_S, self.every_s) if left else self.every_s
 
 
 async def _held_elsewhere(broker: Broker, job: QueuedJob, rules: Sequence[Rule]) -> str | None:

@@ -33,6 +33,7 @@ begin
     if not exists (
       select from {schema}.queues q where q.name = s.queue and q.rules is not null) then
       perform {schema}.limits_configure(s.queue, null);
+      update {schema}.limits_queues q set swept_at = clock_timestamp() where q.queue = s.queue;
       continue;
     end if;
     perform {schema}.limits_adopt(s.queue);
