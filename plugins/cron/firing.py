@@ -220,7 +220,7 @@ class Firing:
         if fired := [plan.name for plan in plans if plan.ticks]:
             await self._entries.prune(fired, self._keep)
         if len(entries) == BATCH:  # others may be due behind those that are locked
-            self._passed = passed + BATCH - advanced
+            self._passed = passed + len(rows) - advanced
             return _SHORTEST_S
         self._pause_s = _SHORTEST_S if advanced else min(2 * self._pause_s, _LONGEST_S)
         return self._pause_s if wait_s is None else max(min(self._pause_s, wait_s), _SHORTEST_S)
