@@ -136,7 +136,7 @@ class Containment:
 
 
 def provided(plugin: str, hook: str, function: Callable[[*Ts], T], *args: *Ts) -> T:
-    """Call a hook whose failure is an error of its caller: of the start, a declaration, a command.
+    """Call a hook whose failure is an error of its caller: of the start, or a declaration.
 
     :raises ConfigurationError: the hook failed; names the plugin and the hook.
     """
