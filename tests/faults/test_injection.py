@@ -87,14 +87,16 @@ async def run_all(dsns: Sequence[str], faults: Sequence[OneFault]) -> None:
                 scenario.check()
                 # A job that went back and was claimed again does not know its old lease any more.
                 assert scenario.stale == 0 or fault.kind == "requeue"
-                # How many calls of a kind there are depends a little on the moment.
-                assert fault.struck == 1 or fault.number > 1, "the fault did not happen"
+                # How many calls of a kind there are depends a little on the moment, and so does
+                # whether a claim begins behind its hints.
+                first = fault.number == 1 and fault.kind != "claim"
+                assert fault.struck == 1 or not first, "the fault did not happen"
             except Exception as error:
                 wrong[fault] = f"{type(error).__name__}: {error}"
 
     await asyncio.gather(*(lane(dsn) for dsn in dsns))
     assert wrong == {}
-    # The first of each kind always does; how many more there are is up to the machine's pace.
+    # The first of most kinds always does; how many more there are is up to the machine's pace.
     struck = sum(fault.struck for fault in faults)
     assert struck > len(faults) / 2, "too few of the faults happened"
 
