@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from chancy.attempt.failure import MAX_CAUSES, MAX_NOTE, MAX_NOTES, Failure
-from tests.unit.attempt.test_failure import HOSTILE, Exiting, chained, check, circular
+from tests.unit.attempt.test_failure import Exiting, chained, check, circular
 
 
 def behind(build: str) -> BaseException:
@@ -78,12 +77,6 @@ def test_notes_that_are_none_do_no_harm(garbage: object) -> None:
     assert failure.message == "plain"
     check(failure)
     assert all(type(note) is str and len(note) <= MAX_NOTE for note in failure.notes)
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_failure_comes_back_from_json_as_it_was(name: str) -> None:
-    failure = Failure.of(HOSTILE[name])
-    assert Failure.from_json(json.loads(json.dumps(failure.as_json()))) == failure
 
 
 @pytest.mark.parametrize(

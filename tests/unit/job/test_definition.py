@@ -57,16 +57,11 @@ def test_jobs_and_references_may_be_made_with_the_type_they_return() -> None:
     assert made == Reference[str](made.id, cast("Any", None))
 
 
-def test_positional_arguments_become_keywords() -> None:
-    assert jobs.registered_async.job(1, b=3).arguments == {"a": 1, "b": 3}
-
-
-def test_arguments_that_were_left_out_stay_out() -> None:
-    assert jobs.registered_async.job(a=1).arguments == {"a": 1}
-
-
-def test_further_keywords_are_kept_flat() -> None:
-    assert jobs.registered_async.job(a=1, x=5, rest=6).arguments == {"a": 1, "x": 5, "rest": 6}
+def test_arguments_become_keywords_kept_flat_and_those_left_out_stay_out() -> None:
+    made = jobs.registered_async.job
+    assert made(1, b=3).arguments == {"a": 1, "b": 3}
+    assert made(a=1).arguments == {"a": 1}
+    assert made(a=1, x=5, rest=6).arguments == {"a": 1, "x": 5, "rest": 6}
 
 
 @pytest.mark.parametrize(
@@ -74,7 +69,6 @@ def test_further_keywords_are_kept_flat() -> None:
     [
         ({}, "missing a required argument: 'a'"),
         ({"a": 1, "z": 2}, "got an unexpected keyword argument 'z'"),
-        ({"b": 1}, "missing a required argument: 'a'"),
     ],
 )
 def test_arguments_that_the_function_does_not_take(arguments: dict[str, Any], said: str) -> None:
@@ -161,15 +155,12 @@ def test_a_job_is_due_after_a_delay(given: Any, kept: Any) -> None:
     check_job(made)
 
 
-@pytest.mark.parametrize("seconds", [math.inf, -math.inf, math.nan, 1e300, 10**30])
+@pytest.mark.parametrize(
+    "seconds", [math.inf, -math.inf, math.nan, 1e300, 10**30, pytest.param(10**5_000, id="huge")]
+)
 def test_seconds_that_are_no_delay(seconds: float) -> None:
     with pytest.raises(PushError, match=r"delay=.* seconds is not a delay"):
         Job(func="shop.work").with_delay(seconds)
-
-
-def test_a_delay_with_too_many_digits_to_print_is_refused() -> None:
-    with pytest.raises(PushError, match="delay=int that cannot be shown seconds"):
-        Job(func="shop.work").with_delay(10**5_000)
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -179,15 +170,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "when-text": ({"run_at": "tomorrow"}, "must be an aware datetime or a timedelta"),
     "when-date": ({"run_at": AT.date()}, "must be an aware datetime or a timedelta"),
     "priority-101": ({"priority": 101}, "priority=101 must be a whole number from -100 to 100"),
-    "priority--101": ({"priority": -101}, "priority=-101 must be"),
-    "priority-float": ({"priority": 1.0}, "priority=1.0 must be"),
     "priority-bool": ({"priority": True}, "priority=True must be"),
-    "priority-none": ({"priority": None}, "priority=None must be"),
     "attempts-0": ({"max_attempts": 0}, "max_attempts=0 must be a whole number from 1 to 10,000"),
-    "attempts-many": ({"max_attempts": 10_001}, "max_attempts=10001 must be"),
     "attempts-text": ({"max_attempts": "3"}, "max_attempts='3' must be"),
     "id-text": ({"id": str(uuid.uuid4())}, "must be a uuid.UUID"),
-    "id-int": ({"id": 7}, "id=7 must be a uuid.UUID"),
 }
 
 
@@ -263,11 +249,6 @@ def test_a_decorator_refuses_what_cannot_run(func: Callable[..., object], messag
         job(func)
 
 
-def test_a_decorator_refuses_a_queue_that_cannot_be() -> None:
-    with pytest.raises(ConfigurationError, match="is not a valid queue name"):
-        job(queue="a b")(jobs.plain)
-
-
 def test_a_decorator_refuses_a_delay_that_is_none() -> None:
     with pytest.raises(PushError, match="seconds is not a delay"):
         job(delay=math.inf)(jobs.plain)
@@ -276,6 +257,7 @@ def test_a_decorator_refuses_a_delay_that_is_none() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
+        ({"queue": "a b"}, "is not a valid queue name"),
         ({"priority": 101}, "priority=101 must be a whole number"),
         ({"max_attempts": 0}, "max_attempts=0 must be a whole number"),
         ({"unique": "once"}, "unique='once' is not a Unique"),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, cast
 from uuid import UUID
@@ -12,26 +10,19 @@ from uuid import UUID
 import pytest
 
 from chancy.broker.notices import Subscription, Topic
-from chancy.errors import BrokerUnavailable, WaitTimeout
 from chancy.plugin.tracking.groups import GroupCalls, GroupStatus, GroupWaiter
 from chancy.states import State
 from chancy.testing.clock import ManualClock
 from chancy.testing.conformance.bench import Bench, prepared, settlement
 from chancy.testing.memory import MemoryBroker
-from tests.support.waiting import eventually
 
 
 class Watched(MemoryBroker):
-    """Counts who listens, and is deaf if a test says so."""
+    """Counts who listens."""
 
-    deaf = False
     listeners = 0
-    tries = 0
 
     async def subscribe(self, topic: Topic = Topic.WORK) -> Subscription:
-        self.tries += 1
-        if self.deaf:
-            raise BrokerUnavailable("no notices here")
         self.listeners += 1
         return await super().subscribe(topic)
 
@@ -44,7 +35,6 @@ class Races:
     def __init__(self, broker: Watched, clock: ManualClock) -> None:
         self.broker = broker
         self.looks = 0
-        self.away = False
         self.waiter = GroupWaiter(broker, clock, cast("GroupCalls[Any, Any]", self))
 
     async def wait(self, id: UUID, timeout_s: float | None) -> object:
@@ -52,8 +42,6 @@ class Races:
 
     async def statuses(self, ids: Sequence[UUID]) -> Mapping[UUID, GroupStatus[Any]]:
         self.looks += 1
-        if self.away:
-            raise BrokerUnavailable("away")
         return {id: GroupStatus(job.state) for id, job in (await self.broker.get(ids)).items()}
 
     async def watch(self, ids: Sequence[UUID]) -> Mapping[UUID, GroupStatus[Any]]:
@@ -99,20 +87,7 @@ async def test_a_short_wait_opens_no_session(bench: Bench, races: Races) -> None
     await bench.settle(settlement(claim, State.SUCCEEDED))
     assert await races.wait(claim.id, None) is State.SUCCEEDED
     assert races.looks == 1
-    assert races.broker.tries == 0
-
-
-async def test_a_notice_wakes_all_without_time_passing(
-    bench: Bench, races: Races, clock: ManualClock
-) -> None:
-    [claim] = await bench.running()
-    tasks = [asyncio.create_task(races.wait(claim.id, None)) for _ in range(3)]
-    await passed(clock, races, 5)
-    await eventually(lambda: races.broker.listeners)
-    await bench.settle(settlement(claim, State.SUCCEEDED))
-    assert await asyncio.gather(*tasks) == [State.SUCCEEDED] * 3
-    assert races.broker.listeners == 1
-    await eventually(lambda: not races.broker.store.watched)
+    assert races.broker.listeners == 0
 
 
 async def test_a_wait_whose_notice_is_lost_is_over_within_a_second(
@@ -142,70 +117,3 @@ async def test_all_waits_share_the_statement_of_a_poll(
     assert clock.monotonic() - began >= 2.0
     await bench.settle(*(settlement(claim, State.SUCCEEDED) for claim in claims))
     await asyncio.gather(*tasks)
-
-
-async def test_a_wait_that_has_begun_outlasts_an_outage(
-    bench: Bench, races: Races, clock: ManualClock
-) -> None:
-    [claim] = await bench.running()
-    waiting = asyncio.create_task(races.wait(claim.id, None))
-    await passed(clock, races, 1)
-    races.away = True
-    with pytest.raises(BrokerUnavailable):
-        await races.wait(uuid.uuid4(), None)
-    await passed(clock, races, 9)
-    races.away = False
-    assert not waiting.done()
-    await bench.settle(settlement(claim, State.SUCCEEDED))
-    await passed(clock, races, 10)
-    assert await waiting is State.SUCCEEDED
-
-
-async def test_the_time_out_reports_the_current_state(
-    bench: Bench, races: Races, clock: ManualClock
-) -> None:
-    [claim] = await bench.running()
-    for id, label in ((claim.id, "running"), (uuid.uuid4(), "not there")):
-        waiting = asyncio.create_task(races.wait(id, 1.0))
-        while not waiting.done():
-            clock.advance(0.1)
-            await asyncio.sleep(0)
-        with pytest.raises(WaitTimeout, match=f"race {id} is {label} after 1.0 s"):
-            await waiting
-
-
-async def test_the_deaf_look_twice_a_second_and_say_so_once(
-    bench: Bench, races: Races, clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    races.broker.deaf = True
-    [claim] = await bench.running()
-    with caplog.at_level(logging.WARNING, "chancy.broker"):
-        waiting = asyncio.create_task(races.wait(claim.id, None))
-        await passed(clock, races, 6)
-        began, looks = clock.monotonic(), races.looks
-        await passed(clock, races, looks + 10)
-        assert 4.0 <= clock.monotonic() - began <= 6.0
-        await bench.settle(settlement(claim, State.SUCCEEDED))
-        await passed(clock, races, looks + 11)
-    assert await waiting is State.SUCCEEDED
-    assert races.broker.tries > 1
-    said = [one.getMessage() for one in caplog.records if one.name == "chancy.broker"]
-    assert len(said) == 1
-    assert said[0].startswith("listening_failed topic=finished polling=true")
-    assert said[0].endswith("error=no notices here")
-
-
-async def test_closing_ends_waits_and_tasks_and_watches_although_a_wait_was_cancelled(
-    bench: Bench, races: Races, clock: ManualClock
-) -> None:
-    cancelled, going = await bench.running(prepared(), prepared())
-    tasks = [asyncio.create_task(races.wait(claim.id, None)) for claim in (cancelled, going)]
-    await passed(clock, races, 5)
-    await eventually(lambda: races.broker.listeners)
-    tasks[0].cancel()
-    await asyncio.wait(tasks[:1])
-    await races.waiter.close()
-    with pytest.raises(BrokerUnavailable, match="closed during a wait"):
-        await tasks[1]
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-    assert not races.broker.store.watched

@@ -137,8 +137,12 @@ async def test_many_share_a_listener_and_statements(
     assert broker.listeners == 1
 
 
-async def test_without_notices_it_looks_now_and_then(
-    bench: Bench, broker: Watched, finishes: CompletionWaiter, clock: ManualClock
+async def test_without_notices_it_looks_now_and_then_and_logs_it_once(
+    bench: Bench,
+    broker: Watched,
+    finishes: CompletionWaiter,
+    clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     broker.deaf = True
     [claim] = await bench.running()
@@ -149,6 +153,7 @@ async def test_without_notices_it_looks_now_and_then(
         clock.advance(0.1)
         await asyncio.sleep(0)
     assert 15 < len(broker.looks) < 40, "every half second in the end"
+    assert caplog.text.count("listening_failed topic=finished polling=true") == 1
     await bench.settle(settlement(claim, State.SUCCEEDED))
     while not waiting.done():
         clock.advance(0.1)
@@ -371,14 +376,18 @@ async def test_the_watch_of_a_wait_that_gives_up_before_the_answer_is_ended(
     await eventually(lambda: not broker.store.watched)
 
 
-async def test_closing_ends_every_wait(
+async def test_closing_ends_waits_and_tasks_and_watches_although_a_wait_was_cancelled(
     bench: Bench, broker: Watched, finishes: CompletionWaiter
 ) -> None:
-    [claim] = await bench.running()
-    waiting = await begun(broker, finishes, claim.id)
+    cancelled, going = await bench.running(prepared(), prepared())
+    tasks = [await begun(broker, finishes, claim.id) for claim in (cancelled, going)]
+    tasks[0].cancel()
+    await asyncio.wait(tasks[:1])
     await finishes.close()
     with pytest.raises(BrokerUnavailable, match="the application was closed during a wait"):
-        await waiting
+        await tasks[1]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert not broker.store.watched
 
 
 @pytest.mark.parametrize("fault", [KeyError("unforeseen"), asyncio.CancelledError()])
