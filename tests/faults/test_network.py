@@ -191,19 +191,6 @@ async def test_a_bulk_push_of_a_few_chunks_whose_commit_is_not_answered_is_made_
     assert tables.states(dsn) == {State.PENDING: 6_000}
 
 
-def test_a_push_without_a_loop_whose_answer_is_lost_stores_the_job_once(
-    proxy: Proxy, dsn: str, book: Book
-) -> None:
-    one = plain(book)
-    assert one.id is not None
-    with Chancy(proxy.dsn(dsn)) as chancy:
-        chancy.sync_declare(Queue(name="load"))
-        proxy.cut_reply_after(names(one.id))
-        chancy.sync_push(one)
-    assert proxy.reply_cut.is_set()
-    assert tables.states(dsn) == {State.PENDING: 1}
-
-
 async def test_a_claim_whose_answer_is_lost_is_recovered(
     app: Chancy, proxy: Proxy, dsn: str, book: Book
 ) -> None:

@@ -17,8 +17,6 @@ from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
 from tests.support.waiting import eventually
 
-LONG = pytest.mark.chaos
-
 #: What a busy machine may add, in seconds.
 SLACK_S = 0.7
 
@@ -56,21 +54,18 @@ async def started_s(book: Book, number: int, since_ns: int) -> float:
     return (begin.at_ns - since_ns) / 1e9
 
 
-async def check_late_commit(dsn: str, book: Book, how: str, held_s: float) -> None:
+async def check_late_commit(dsn: str, book: Book, held_s: float) -> None:
     """A push takes its position early and is committed late, while others pass it."""
     app, late, stopping = application(dsn), 1_000_000, asyncio.Event()
     async with worker_of(app), await psycopg.AsyncConnection.connect(dsn) as session:
         flowing = asyncio.create_task(flow(app, book, stopping))
         await eventually(lambda: book.size > 0)
-        if how == "push":
-            await app.push(jobs.work.job(book=str(book), number=late), within=session)
-        else:
-            # By somebody who does not know that workers want to be woken.
-            await session.execute(
-                "insert into chancy.jobs (id, pos, state, queue, func, arguments) values"
-                " (gen_random_uuid(), nextval('chancy.positions'), 0, 'load', %s, %s)",
-                [jobs.work.job.template.func, Jsonb({"book": str(book), "number": late})],
-            )
+        # By somebody who does not know that workers want to be woken.
+        await session.execute(
+            "insert into chancy.jobs (id, pos, state, queue, func, arguments) values"
+            " (gen_random_uuid(), nextval('chancy.positions'), 0, 'load', %s, %s)",
+            [jobs.work.job.template.func, Jsonb({"book": str(book), "number": late})],
+        )
         found = await session.execute("select last_value from chancy.positions")
         position = (await found.fetchall())[0][0]
         held_until = time.monotonic() + held_s
@@ -86,16 +81,13 @@ async def check_late_commit(dsn: str, book: Book, how: str, held_s: float) -> No
     oracles.check_ran_once(book, [*range(pushed), late])
 
 
-@pytest.mark.parametrize("how", [pytest.param("push", marks=LONG), "insert"])
-async def test_a_job_that_is_committed_late_is_found_behind_the_hint(
-    dsn: str, book: Book, how: str
-) -> None:
-    await check_late_commit(dsn, book, how, 1.5)
+async def test_a_job_that_is_committed_late_is_found_behind_the_hint(dsn: str, book: Book) -> None:
+    await check_late_commit(dsn, book, 1.5)
 
 
 @pytest.mark.chaos
 async def test_a_job_that_is_committed_after_twenty_seconds(dsn: str, book: Book) -> None:
-    await check_late_commit(dsn, book, "insert", 20.0)
+    await check_late_commit(dsn, book, 20.0)
 
 
 #: The application whose sessions the jobs below take.
