@@ -116,19 +116,6 @@ def three_checkpoints(path: str, die_after: int) -> list[str]:
     return found
 
 
-@job
-async def three_checkpoints_async(path: str, die_after: int) -> list[str]:
-    this = current_job()
-    found = []
-    for number in range(1, 4):
-        found.append(
-            await this.checkpoint(f"checkpoint {number}", _append, path, f"checkpoint {number}")
-        )
-        if number == die_after and not this.crashes and this.attempt == 1:
-            os._exit(9)
-    return found
-
-
 @job(max_attempts=2)
 async def checkpoints_and_raise(path: str) -> str:
     this = current_job()

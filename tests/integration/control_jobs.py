@@ -22,21 +22,10 @@ def poll(path: str, times: int) -> int | Snooze:
     return count if count > times else Snooze(0.05)
 
 
-@job(max_attempts=1)
-async def poll_async(path: str, times: int) -> int | Snooze:
-    count = _runs(path)
-    return count if count > times else Snooze(0.05)
-
-
 @job
 async def give_up_async(path: str) -> Cancel | None:
     _runs(path)
     return Cancel("nobody wants it any more")
-
-
-@job(max_attempts=3)
-def try_again(path: str) -> None:
-    raise Retry(0.05, f"busy {_runs(path)}")
 
 
 @job(max_attempts=3)

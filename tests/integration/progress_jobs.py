@@ -15,15 +15,8 @@ OBSTACLE = "CHANCY_TEST_OBSTACLE"
 
 
 @job
-def report(path: str) -> None:
-    """Says two words, and waits between them for a file."""
-    current_job().progress(0.4, "two of five")
-    _wait_for(path)
-    current_job().progress(1.0, "done")
-
-
-@job
 async def report_async(path: str) -> None:
+    """Says two words, and waits between them for a file."""
     current_job().progress(0.4, "two of five")
     await asyncio.to_thread(_wait_for, path)
     current_job().progress(1.0, "done")
@@ -40,24 +33,9 @@ def heed(path: str) -> None:
     Path(path).write_text(this.why_cancelled or "")
 
 
-@job
-async def heed_async(path: str) -> None:
-    this = current_job()
-    try:
-        while True:
-            this.progress(0.5)
-            await asyncio.sleep(0.05)
-    finally:
-        _write(path, this.why_cancelled or "")
-
-
 def _wait_for(path: str) -> None:
     while not Path(path).exists():
         time.sleep(0.01)
-
-
-def _write(path: str, text: str) -> None:
-    Path(path).write_text(text)
 
 
 def initialize() -> None:

@@ -6,26 +6,12 @@ import asyncio
 import time
 from pathlib import Path
 
-from chancy import current_job, job
+from chancy import job
 
 
 def _wait_for(path: Path) -> None:
     while not path.exists():
         time.sleep(0.01)
-
-
-@job(queue="process")
-def wind_down(place: str) -> None:
-    """Once it is asked to stop, or stopped, it ends when it may."""
-    here = Path(place)
-    try:
-        (here / "started").touch()  # from here on it may be interrupted at any instruction
-        while not current_job().cancelled:
-            time.sleep(0.01)
-    finally:
-        (here / "asked").touch()
-        _wait_for(here / "may end")
-        (here / "ended").touch()
 
 
 @job(queue="async")

@@ -1,40 +1,22 @@
-"""A running job that is cancelled: by `Chancy.cancel`, in every executor, to its end."""
+"""A running job that is cancelled: by `Chancy.cancel`, to its end."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from chancy import Chancy, Queue, State, Worker
 from chancy.broker.values import Cancellation
-from chancy.job.definition import JobFactory
 from tests.integration import stopping_jobs as winding
 from tests.support.presence import present
 from tests.support.waiting import eventually
 
-QUEUES = [
-    Queue(name="process", executor="process", concurrency=1),
-    Queue(name="thread", executor="thread", concurrency=1),
-    Queue(name="async", executor="async"),
-]
+#: How a request to stop reaches a job of each executor is in its contract.
+QUEUES = [Queue(name="async", executor="async")]
 
 
-@pytest.mark.parametrize(
-    "job",
-    [
-        pytest.param(winding.wind_down.job, id="process", marks=pytest.mark.chaos),
-        pytest.param(
-            winding.wind_down.job.with_queue("thread"), id="thread", marks=pytest.mark.chaos
-        ),
-        pytest.param(winding.wind_down_async.job, id="async"),
-    ],
-)
-async def test_it_is_cancelled_once_its_work_has_ended(
-    dsn: str, tmp_path: Path, job: JobFactory[[str], None]
-) -> None:
-    made = job(str(tmp_path))
+async def test_it_is_cancelled_once_its_work_has_ended(dsn: str, tmp_path: Path) -> None:
+    made = winding.wind_down_async.job(str(tmp_path))
     async with Chancy(dsn, queues=QUEUES) as chancy, Worker(chancy, queues=[made.queue]):
         running = await chancy.push(made)
         await eventually((tmp_path / "started").exists)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -20,8 +19,6 @@ from tests.support.waiting import eventually
 QUEUES = [
     Queue(name=executor, executor=executor, concurrency=1) for executor in ("process", "async")
 ]
-#: How checkpoints of each executor reach the worker is in its contract.
-HERE = pytest.mark.parametrize("queue", [pytest.param("process", marks=pytest.mark.chaos), "async"])
 CHECKPOINTS = ["checkpoint 1", "checkpoint 2", "checkpoint 3"]
 
 
@@ -32,20 +29,12 @@ async def chancy(dsn: str) -> AsyncIterator[Chancy]:
         yield made
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        completing.three_checkpoints,
-        pytest.param(completing.three_checkpoints_async, marks=pytest.mark.chaos),
-    ],
-)
-@pytest.mark.parametrize("die_after", [1, pytest.param(3, marks=pytest.mark.chaos)])
 async def test_a_child_that_dies_between_checkpoints_runs_none_of_them_twice(
-    chancy: Chancy, tmp_path: Path, function: Any, die_after: int
+    chancy: Chancy, tmp_path: Path
 ) -> None:
     marks = tmp_path / "marks"
     async with Worker(chancy, queues=["process"]):
-        job = function.job(path=str(marks), die_after=die_after).with_queue("process")
+        job = completing.three_checkpoints.job(path=str(marks), die_after=1).with_queue("process")
         done = await (await chancy.push(job)).wait(30)
     assert (done.state, done.crashes, done.result) == (State.SUCCEEDED, 1, CHECKPOINTS)
     assert marks.read_text().splitlines() == CHECKPOINTS
@@ -54,13 +43,11 @@ async def test_a_child_that_dies_between_checkpoints_runs_none_of_them_twice(
     ] == CHECKPOINTS
 
 
-@HERE
-async def test_a_retry_continues_after_the_last_checkpoint(
-    chancy: Chancy, tmp_path: Path, queue: str
-) -> None:
+#: How checkpoints of each executor reach the worker is in its contract.
+async def test_a_retry_continues_after_the_last_checkpoint(chancy: Chancy, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
-    async with Worker(chancy, queues=[queue]):
-        job = completing.checkpoints_and_raise.job(path=str(marks)).with_queue(queue)
+    async with Worker(chancy, queues=["async"]):
+        job = completing.checkpoints_and_raise.job(path=str(marks)).with_queue("async")
         done = await (await chancy.push(job)).wait(20)
     assert (done.state, done.attempt, done.result) == (State.SUCCEEDED, 2, "second")
     assert marks.read_text().splitlines() == ["first", "second"]
@@ -72,14 +59,13 @@ async def test_a_retry_continues_after_the_last_checkpoint(
     }
 
 
-@HERE
 async def test_a_zombie_stops_at_its_next_checkpoint(
-    chancy: Chancy, dsn: str, tmp_path: Path, queue: str, caplog: pytest.LogCaptureFixture
+    chancy: Chancy, dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     marks, go = tmp_path / "marks", tmp_path / "go"
-    async with Worker(chancy, queues=[queue]) as worker:
+    async with Worker(chancy, queues=["async"]) as worker:
         job = completing.checkpoints_of_a_zombie.job(path=str(marks), go=str(go))
-        reference = await chancy.push(job.with_queue(queue))
+        reference = await chancy.push(job.with_queue("async"))
 
         async def stored() -> bool:
             found = await reference.get()

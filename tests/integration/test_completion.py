@@ -20,14 +20,6 @@ QUEUES = [
     for executor in ("process", "thread", "async")
     for end in ("", "-unkept")
 ]
-EXECUTORS = ["process", "thread", "async"]
-#: Where it makes no difference which executor a completion comes from: on the others in the long
-#: runs only.
-HERE = ["async", *(pytest.param(one, marks=pytest.mark.chaos) for one in ("process", "thread"))]
-FUNCTIONS = [
-    completing.complete_job,
-    pytest.param(completing.sync_complete_job, marks=pytest.mark.chaos),
-]
 
 
 @pytest.fixture
@@ -58,8 +50,14 @@ async def end_of(chancy: Chancy, queue: str, job: Job[Any], stale: int = 0) -> Q
     return await reference.get()
 
 
-@pytest.mark.parametrize("queue", EXECUTORS)
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize(
+    ("queue", "function"),
+    [
+        ("process", completing.complete_job),
+        ("thread", completing.sync_complete_job),
+        ("async", completing.complete_job),
+    ],
+)
 async def test_the_effect_and_the_end_are_one(
     chancy: Chancy, dsn: str, queue: str, function: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -70,12 +68,11 @@ async def test_the_effect_and_the_end_are_one(
     assert [entry for entry in caplog.records if entry.levelname in ("WARNING", "ERROR")] == []
 
 
-@pytest.mark.parametrize("queue", HERE)
-@pytest.mark.parametrize("function", FUNCTIONS)
 async def test_a_rolled_back_completion_leaves_the_job_to_its_outcome(
-    chancy: Chancy, dsn: str, queue: str, function: Any, caplog: pytest.LogCaptureFixture
+    chancy: Chancy, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    done = present(await end_of(chancy, queue, function.job(dsn=dsn, then="roll back")))
+    job = completing.complete_job.job(dsn=dsn, then="roll back")
+    done = present(await end_of(chancy, "async", job))
     assert (done.state, done.attempt, done.result) == (State.SUCCEEDED, 2, {"done": 1})
     assert [error["message"] for error in done.errors] == ["inside"]
     assert effects(dsn) == [("attempt 2",)]
@@ -83,17 +80,11 @@ async def test_a_rolled_back_completion_leaves_the_job_to_its_outcome(
 
 
 @pytest.mark.parametrize("kept", ["", "-unkept"])
-@pytest.mark.parametrize("queue", HERE)
-@pytest.mark.parametrize("function", FUNCTIONS)
 async def test_an_error_after_the_commit_leaves_the_job_succeeded(
-    chancy: Chancy,
-    dsn: str,
-    queue: str,
-    kept: str,
-    function: Any,
-    caplog: pytest.LogCaptureFixture,
+    chancy: Chancy, dsn: str, kept: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    done = await end_of(chancy, queue + kept, function.job(dsn=dsn, then="raise"))
+    job = completing.complete_job.job(dsn=dsn, then="raise")
+    done = await end_of(chancy, f"async{kept}", job)
     if kept:
         assert done is None
     else:
@@ -105,38 +96,32 @@ async def test_an_error_after_the_commit_leaves_the_job_succeeded(
     assert "settlements_stale" not in caplog.text
 
 
-@pytest.mark.parametrize("kept", ["", pytest.param("-unkept", marks=pytest.mark.chaos)])
-@pytest.mark.parametrize("function", FUNCTIONS)
-async def test_a_child_that_dies_after_the_commit_changes_nothing(
-    chancy: Chancy, dsn: str, kept: str, function: Any
-) -> None:
-    done = await end_of(chancy, f"process{kept}", function.job(dsn=dsn, then="die"))
-    assert done is None if kept else done is not None and done.state is State.SUCCEEDED
+async def test_a_child_that_dies_after_the_commit_changes_nothing(chancy: Chancy, dsn: str) -> None:
+    job = completing.complete_job.job(dsn=dsn, then="die")
+    done = present(await end_of(chancy, "process", job))
+    assert done.state is State.SUCCEEDED
     assert effects(dsn) == [("attempt 1",)]
 
 
-@pytest.mark.parametrize("queue", HERE)
 async def test_where_nothing_is_kept_it_is_not_stale(
-    chancy: Chancy, dsn: str, queue: str, caplog: pytest.LogCaptureFixture
+    chancy: Chancy, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert await end_of(chancy, f"{queue}-unkept", completing.complete_job.job(dsn=dsn)) is None
+    assert await end_of(chancy, "async-unkept", completing.complete_job.job(dsn=dsn)) is None
     assert effects(dsn) == [("attempt 1",)]
     assert [entry for entry in caplog.records if entry.levelname in ("WARNING", "ERROR")] == []
 
 
-@pytest.mark.parametrize("queue", HERE)
-async def test_a_session_of_sqlalchemy_can_be_used(chancy: Chancy, dsn: str, queue: str) -> None:
-    done = present(await end_of(chancy, queue, completing.complete_in_session.job(dsn=dsn)))
+async def test_a_session_of_sqlalchemy_can_be_used(chancy: Chancy, dsn: str) -> None:
+    done = present(await end_of(chancy, "async", completing.complete_in_session.job(dsn=dsn)))
     assert (done.state, done.result) == (State.SUCCEEDED, {"done": 1})
     assert effects(dsn) == [("session",)]
 
 
-@pytest.mark.parametrize("queue", HERE)
 async def test_a_service_without_its_lease_writes_nothing(
-    chancy: Chancy, dsn: str, queue: str, caplog: pytest.LogCaptureFixture
+    chancy: Chancy, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with Worker(chancy, queues=[queue]) as worker:
-        reference = await chancy.push(completing.lose.job(dsn=dsn).with_queue(queue))
+    async with Worker(chancy, queues=["async"]) as worker:
+        reference = await chancy.push(completing.lose.job(dsn=dsn).with_queue("async"))
         await eventually(lambda: worker.stale)
         found = await reference.get()
     assert found is not None

@@ -9,42 +9,34 @@ from typing import Any
 
 import pytest
 
-from chancy import Chancy, Job, QueuedJob, State, Worker
+from chancy import Chancy, Job, Queue, QueuedJob, State, Worker
 from chancy.plugins.retry import Retries
 from chancy.retry import Constant
 from tests.integration import control_jobs as answering
-from tests.integration.test_progress import QUEUES
 
 #: How the answers of each executor reach the worker is in its contract: what follows is the same.
-FEW = pytest.mark.parametrize(
-    "queue",
-    ["async", *(pytest.param(one, marks=pytest.mark.chaos) for one in ("thread", "process"))],
-)
+ASYNC = Queue(name="async", executor="async")
 
 
 @pytest.fixture
 async def chancy(dsn: str) -> AsyncIterator[Chancy]:
     # A policy that nothing here can wait for.
-    async with Chancy(dsn, queues=QUEUES, plugins=[Retries(Constant(3600))], pool_size=3) as made:
+    async with Chancy(dsn, queues=[ASYNC], plugins=[Retries(Constant(3600))], pool_size=3) as made:
         await made.delete_queue("default")
         yield made
 
 
-async def end_of(chancy: Chancy, queue: str, job: Job[Any]) -> QueuedJob:
-    async with Worker(chancy, queues=[queue]) as worker:
-        done = await (await chancy.push(job.with_queue(queue))).wait(20)
+async def end_of(chancy: Chancy, job: Job[Any]) -> QueuedJob:
+    async with Worker(chancy, queues=["async"]) as worker:
+        done = await (await chancy.push(job.with_queue("async"))).wait(20)
         assert worker.stale == 0
     return done
 
 
-@FEW
-@pytest.mark.parametrize(
-    "function", [answering.poll, pytest.param(answering.poll_async, marks=pytest.mark.chaos)]
-)
 async def test_a_job_that_puts_itself_off_uses_up_no_attempt(
-    chancy: Chancy, tmp_path: Path, queue: str, function: Any
+    chancy: Chancy, tmp_path: Path
 ) -> None:
-    done = await end_of(chancy, queue, function.job(path=str(tmp_path / "runs"), times=3))
+    done = await end_of(chancy, answering.poll.job(path=str(tmp_path / "runs"), times=3))
     assert (done.state, done.attempt, done.result) == (State.SUCCEEDED, 1, 4)
     assert done.meta["snoozes"] == 3
     assert done.errors == ()
@@ -53,21 +45,14 @@ async def test_a_job_that_puts_itself_off_uses_up_no_attempt(
 async def test_a_job_that_cancels_itself_is_cancelled_and_gives_the_reason(
     chancy: Chancy, tmp_path: Path
 ) -> None:
-    done = await end_of(chancy, "async", answering.give_up_async.job(path=str(tmp_path / "runs")))
+    done = await end_of(chancy, answering.give_up_async.job(path=str(tmp_path / "runs")))
     assert (done.state, done.attempt) == (State.CANCELLED, 1)
     assert [error["message"] for error in done.errors] == ["nobody wants it any more"]
     assert (tmp_path / "runs").read_text() == "x"
 
 
-@FEW
-@pytest.mark.parametrize(
-    "function",
-    [pytest.param(answering.try_again, marks=pytest.mark.chaos), answering.try_again_async],
-)
-async def test_a_job_is_retried_at_the_time_it_requested(
-    chancy: Chancy, tmp_path: Path, queue: str, function: Any
-) -> None:
-    done = await end_of(chancy, queue, function.job(path=str(tmp_path / "runs")))
+async def test_a_job_is_retried_at_the_time_it_requested(chancy: Chancy, tmp_path: Path) -> None:
+    done = await end_of(chancy, answering.try_again_async.job(path=str(tmp_path / "runs")))
     assert (done.state, done.attempt) == (State.FAILED, 3)
     assert [error["message"] for error in done.errors] == ["busy 1", "busy 2", "busy 3"]
     assert done.finished_at is not None
