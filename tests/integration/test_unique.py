@@ -15,8 +15,7 @@ import psycopg
 import pytest
 
 from chancy import Chancy, DuplicateJob, JobFilter, Queue, State, Unique, Worker
-from chancy.errors import InvalidArguments, PushError
-from chancy.postgres.drivers import Name
+from chancy.errors import PushError
 from tests.support import jobs
 from tests.support.locks import BLOCKED
 from tests.support.presence import present
@@ -56,14 +55,6 @@ async def test_a_duplicate_can_be_an_error(chancy: Chancy) -> None:
     assert caught.value.id == first.id
 
 
-async def test_a_waiting_job_takes_over_what_is_pushed(chancy: Chancy) -> None:
-    first = await chancy.push(note(1, key="k").with_delay(3600))
-    newer = note(2, key="k", on_conflict="replace").with_priority(7)
-    assert await chancy.push(newer) == first
-    found = present(await first.get())
-    assert (found.arguments, found.priority, found.state) == ({"value": 2}, 7, State.PENDING)
-
-
 async def test_debounced_pushes_run_once_with_the_last_arguments(chancy: Chancy, dsn: str) -> None:
     rule = {"key": "k", "debounce": timedelta(seconds=0.6), "cap": HOUR}
     async with Worker(chancy):
@@ -78,26 +69,6 @@ async def test_debounced_pushes_run_once_with_the_last_arguments(chancy: Chancy,
 async def test_debounce_and_a_time_are_not_both_given(chancy: Chancy) -> None:
     with pytest.raises(PushError, match="omit one of them"):
         await chancy.push(note(1, key="k", debounce=HOUR, cap=HOUR).with_delay(1))
-
-
-async def test_an_argument_of_the_key_must_be_passed(chancy: Chancy) -> None:
-    with pytest.raises(InvalidArguments, match="needs the argument 'missing'"):
-        await chancy.push(note(1, by=("missing",)))
-    assert await chancy.find_jobs(JobFilter()) == []
-
-
-async def test_a_key_that_is_released_at_the_start(chancy: Chancy) -> None:
-    """What is pushed while it runs is a job of its own; and again only one."""
-    rule = Unique(key="k", until="started", scope="queue")
-    jobs.started.clear()
-    async with Worker(chancy):
-        running = await chancy.push(jobs.wait_for_ever.job().with_unique(rule))
-        await eventually(jobs.started.is_set)
-        later = jobs.note.job(1).with_unique(rule).with_delay(3600)
-        second, third = await chancy.push(later), await chancy.push(later)
-        assert running != second == third
-        await chancy.cancel(running.id)
-        await running.wait(10)
 
 
 async def test_a_push_that_meets_the_claim_of_its_job_is_not_lost(chancy: Chancy, dsn: str) -> None:
@@ -182,38 +153,18 @@ async def test_a_duplicate_leaves_the_transaction_as_it_was(chancy: Chancy, dsn:
 
 # Many at one moment
 
-POLICIES = {
-    "skip": {},
-    "replace": {"on_conflict": "replace"},
-    "raise": {"on_conflict": "raise"},
-    "period": {"period": HOUR},
-    "debounce": {"debounce": HOUR, "cap": HOUR},
-    "global": {"scope": "global", "until": "started"},
-}
-#: Those of the everyday run: each takes a second of CPU time.
-EVERYDAY = {"skip", "replace", "debounce"}
-
 
 @pytest.mark.parametrize(
-    ("driver", "rule"),
-    [
-        pytest.param("psycopg", {}, id="skip over psycopg", marks=pytest.mark.chaos),
-        *(
-            pytest.param(
-                "asyncpg", rule, id=name, marks=[] if name in EVERYDAY else pytest.mark.chaos
-            )
-            for name, rule in POLICIES.items()
-        ),
-    ],
+    "rule",
+    [{}, {"on_conflict": "replace"}, {"debounce": HOUR, "cap": HOUR}],
+    ids=["skip", "replace", "debounce"],
 )
-def test_sixteen_pushers_of_one_key_push_one_job(
-    dsn: str, driver: Name, rule: dict[str, Any]
-) -> None:
+def test_sixteen_pushers_of_one_key_push_one_job(dsn: str, rule: dict[str, Any]) -> None:
     """Each with an application and sessions of its own, all at one moment, three times over."""
     barrier = threading.Barrier(PUSHERS)
 
     def push(number: int, key: str) -> tuple[bool, Any]:
-        with Chancy(dsn, driver=driver, pool_size=1) as own:
+        with Chancy(dsn, pool_size=1) as own:
             own.sync_get_job(uuid.uuid4())  # so that its session is open
             barrier.wait(30)
             try:

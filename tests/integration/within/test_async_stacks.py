@@ -15,17 +15,12 @@ from tests.integration.within.stacks import ASYNC_STACKS, AsyncStack, assert_tol
 from tests.support import jobs
 from tests.support.waiting import eventually
 
-OWN = {"psycopg connection", "asyncpg connection", "AsyncSession on asyncpg"}
 #: Three statements of a bulk push.
 COUNT = 2 * CHUNK + 1
-#: For what `bind` has no part in: the stacks over which the others lie, every day.
-LONG = pytest.mark.parametrize(
-    "stack",
-    [
-        pytest.param(make, marks=[] if name in OWN else pytest.mark.chaos, id=name)
-        for name, make in ASYNC_STACKS.items()
-    ],
-    indirect=True,
+#: For what `bind` has no part in: the stacks over which the others lie.
+OWN = ("psycopg connection", "asyncpg connection", "AsyncSession on asyncpg")
+ON_OWN = pytest.mark.parametrize(
+    "stack", [ASYNC_STACKS[name] for name in OWN], ids=OWN, indirect=True
 )
 
 
@@ -49,20 +44,7 @@ async def stack(request: pytest.FixtureRequest, dsn: str) -> AsyncIterator[Async
         yield opened
 
 
-@LONG
-async def test_a_rollback_undoes_rows_and_jobs(chancy: Chancy, stack: AsyncStack) -> None:
-    with suppress(Undo):
-        async with stack.transaction():
-            await stack.execute("create table orders (id int)")
-            await chancy.push(jobs.note.job(value=1), within=stack.within)
-            await chancy.push(jobs.note.job(value=2), within=stack.within)
-            raise Undo
-    async with stack.transaction():
-        await stack.execute("create table orders (id int)")
-    assert await chancy.find_jobs(JobFilter()) == []
-
-
-@LONG
+@ON_OWN
 async def test_a_commit_wakes_a_worker(
     chancy: Chancy, stack: AsyncStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,7 +89,7 @@ async def test_rollbacks_of_transactions_and_savepoints_take_their_jobs_along(
     assert {job.id for job in await chancy.find_jobs(JobFilter())} == {kept.id, inner.id}
 
 
-@LONG
+@ON_OWN
 @pytest.mark.parametrize("jobs_together", [1, 3_000])
 async def test_a_failed_transaction_gives_its_error(
     chancy: Chancy, stack: AsyncStack, jobs_together: int
@@ -128,7 +110,7 @@ async def test_a_failed_transaction_gives_its_error(
     assert await chancy.find_jobs(JobFilter()) == []
 
 
-@LONG
+@ON_OWN
 async def test_many_jobs(chancy: Chancy, stack: AsyncStack) -> None:
     with suppress(Undo):
         async with stack.transaction():
@@ -147,7 +129,7 @@ async def test_many_jobs(chancy: Chancy, stack: AsyncStack) -> None:
     assert (await chancy.counts())["async"].pending == COUNT
 
 
-@LONG
+@ON_OWN
 async def test_missing_tables_are_reported_as_such(chancy: Chancy, stack: AsyncStack) -> None:
     broker = chancy.control
     assert isinstance(broker, PostgresBroker)

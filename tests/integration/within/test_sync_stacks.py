@@ -17,15 +17,13 @@ from tests.support import jobs
 from tests.support.sql import ask
 from tests.support.waiting import eventually, eventually_sync
 
-OWN = {"psycopg connection", "Session", "Django's connection"}
 #: Three statements of a bulk push.
 COUNT = 2 * CHUNK + 1
-#: For what `bind_sync` has no part in: the stacks over which the others lie, every day.
-STACKS = [
-    pytest.param(make, marks=[] if name in OWN else pytest.mark.chaos, id=name)
-    for name, make in SYNC_STACKS.items()
-]
-LONG = pytest.mark.parametrize("stack", STACKS, indirect=True)
+#: For what `bind_sync` has no part in: the stacks over which the others lie.
+OWN = ("psycopg connection", "Session", "Django's connection")
+STACKS = [pytest.param(SYNC_STACKS[name], id=name) for name in OWN]
+ON_OWN = pytest.mark.parametrize("stack", STACKS, indirect=True)
+
 Opened = Callable[[str], AbstractContextManager[SyncStack]]
 
 
@@ -50,19 +48,6 @@ def stored(dsn: str) -> list[UUID]:
     return [id for (id,) in ask(dsn, "select id from chancy.jobs order by pos")]
 
 
-@LONG
-def test_a_rollback_undoes_rows_and_jobs(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
-    with suppress(Undo), stack.transaction():
-        stack.execute("create table orders (id int)")
-        chancy.sync_push(jobs.note.job(value=1), within=stack.within)
-        raise Undo
-    with stack.transaction():
-        stack.execute("create table orders (id int)")
-        kept = chancy.sync_push(jobs.note.job(value=2), within=stack.within)
-        assert stored(dsn) == []
-    assert stored(dsn) == [kept.id]
-
-
 def test_rollbacks_of_transactions_and_savepoints_take_their_jobs_along(
     chancy: Chancy, stack: SyncStack, dsn: str
 ) -> None:
@@ -83,7 +68,7 @@ def test_rollbacks_of_transactions_and_savepoints_take_their_jobs_along(
     assert stored(dsn) == [kept.id, inner.id]
 
 
-@LONG
+@ON_OWN
 def test_a_failed_transaction_gives_its_error(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
     def fail() -> None:
         with stack.transaction():
@@ -97,7 +82,7 @@ def test_a_failed_transaction_gives_its_error(chancy: Chancy, stack: SyncStack, 
     assert stored(dsn) == []
 
 
-@LONG
+@ON_OWN
 def test_many_jobs(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
     with suppress(Undo), stack.transaction():
         chancy.sync_push_many((jobs.note.job(value=n) for n in range(COUNT)), within=stack.within)
@@ -140,7 +125,7 @@ async def test_a_commit_wakes_a_worker(
     assert_told([at - before for at, before in zip(began, committed, strict=True)])
 
 
-@LONG
+@ON_OWN
 def test_missing_tables_are_reported_as_such(chancy: Chancy, stack: SyncStack, dsn: str) -> None:
     ask(dsn, "alter schema chancy rename to moved")
     with pytest.raises(SchemaMismatch, match="run `chancy migrate upgrade`"), stack.transaction():
