@@ -72,9 +72,9 @@ def collecting(count: int) -> Workflow:
     return flow.add(steps.total.job(Each(prefix="page ", dynamic=True)), "collect", after="find")
 
 
-@pytest.mark.parametrize("failures", [pytest.param(0, marks=pytest.mark.chaos), 2])
-async def test_a_step_fans_out_over_what_it_finds(flows_dsn: str, failures: int) -> None:
-    fails.extend([None] * failures)
+async def test_a_step_fans_out_over_what_it_finds(flows_dsn: str) -> None:
+    """Once, although two of its attempts fail after they have added steps."""
+    fails.extend([None] * 2)
     async with working(flows_dsn, FLOWS) as chancy:
         app.append(chancy)
         reference = await chancy.push(collecting(20))
@@ -83,7 +83,7 @@ async def test_a_step_fans_out_over_what_it_finds(flows_dsn: str, failures: int)
     assert len(found) == 22
     assert found["page 3"].added_by == "find"
     assert found["page 3"].next == ("collect",)
-    assert steps.ran == ["find"] * (failures + 1)
+    assert steps.ran == ["find"] * 3
 
 
 async def test_the_last_step_may_add_more_steps(flows_dsn: str) -> None:

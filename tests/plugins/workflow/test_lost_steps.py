@@ -21,20 +21,9 @@ from tests.support.presence import present
 from tests.support.sql import ask
 from tests.support.waiting import eventually
 
-LONG = pytest.mark.chaos
-
 
 @pytest.mark.parametrize(
-    ("replayed", "policy"),
-    [
-        (False, "fail"),
-        (True, "ignore"),
-        (True, "compensate"),
-        *(
-            pytest.param(*one, marks=LONG)
-            for one in ((True, "fail"), (False, "ignore"), (False, "compensate"))
-        ),
-    ],
+    ("replayed", "policy"), [(False, "fail"), (True, "ignore"), (True, "compensate")]
 )
 async def test_a_step_that_could_not_begin_is_not_gone(
     flows_dsn: str, policy: Literal["fail", "ignore", "compensate"], replayed: bool

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
 
@@ -41,13 +40,6 @@ async def settled(dsn: str, chancy: Chancy) -> None:
     sweep = WorkflowSweep(chancy.broker, SystemClock(), StepOutcomes(), keep_days=None)
     while await sweep.turn():
         pass
-
-
-async def prune(dsn: str) -> None:
-    """Prunes all finished jobs until it is cancelled."""
-    while True:
-        await asyncio.to_thread(ask, dsn, "delete from chancy.finished_jobs")
-        await asyncio.sleep(0.01)  # so that others get their turn at the database
 
 
 async def run(dsn: str, graphs: Sequence[model.Graph], flows: Workflows) -> None:
@@ -94,24 +86,6 @@ async def test_random_workflows(
     flows_dsn: str, flaky: bool, graphs: list[model.Graph], seed: int
 ) -> None:
     await run(flows_dsn, graphs, Flaky(seed) if flaky else Workflows())
-
-
-@given(graphs=st.lists(model.graphs(), min_size=4, max_size=4))
-@settings(
-    max_examples=2,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-async def test_pruning_finished_jobs_leaves_no_waiter_stuck(
-    flows_dsn: str, graphs: list[model.Graph]
-) -> None:
-    pruning = asyncio.create_task(prune(flows_dsn))
-    try:
-        await run(flows_dsn, graphs, Workflows(sweep_s=0.05))
-    finally:
-        pruning.cancel()
-        await asyncio.wait([pruning])
-    assert pruning.cancelled(), "it pruned to the end"
 
 
 def test_the_model_knows_failures() -> None:

@@ -10,10 +10,9 @@ import psycopg
 import pytest
 from pydantic import BaseModel
 
-from chancy import Chancy, JobCancelled, PushError, Worker, job
+from chancy import Chancy, JobCancelled, PushError, job
 from chancy.plugins.workflow import From, Workflow, WorkflowFailed, Workflows
-from tests.plugins.workflow import steps
-from tests.plugins.workflow.running import ASYNC, SOON, working
+from tests.plugins.workflow.running import working
 from tests.support.sql import ask
 
 
@@ -148,19 +147,6 @@ async def test_a_signal_in_a_transaction_counts_with_it(flows_dsn: str) -> None:
         assert await reference.result(10) == "eve 2031"
 
 
-async def test_a_signal_that_comes_early_is_kept_over_restarts(flows_dsn: str) -> None:
-    flows = Workflows()
-    flow = Workflow("w").add(steps.mark.job(), "first").wait_for("approved", after="first")
-    flow.add(act.job(From("approved")), "act")
-    plugins = [flows, SOON]
-    async with Chancy(flows_dsn, plugins=plugins) as chancy:
-        id = (await chancy.push(flow)).id
-        assert await flows.signal(chancy, id, "approved", Approval("eve", AT))
-    flows = Workflows()
-    async with Chancy(flows_dsn, queues=[ASYNC], plugins=[flows]) as chancy, Worker(chancy):
-        assert await flows.reference(chancy, id).result(10) == "eve 2031"
-
-
 async def test_a_workflow_that_was_cancelled_takes_no_signal(flows_dsn: str) -> None:
     flows = Workflows()
     async with Chancy(flows_dsn, plugins=[flows]) as chancy:
@@ -172,15 +158,10 @@ async def test_a_workflow_that_was_cancelled_takes_no_signal(flows_dsn: str) -> 
             await reference.result(10)
 
 
-@pytest.mark.parametrize("default", [pytest.param(True, marks=pytest.mark.chaos), False])
-async def test_a_signal_that_comes_too_late_is_refused(flows_dsn: str, default: bool) -> None:
+async def test_a_signal_that_comes_too_late_is_refused(flows_dsn: str) -> None:
     """A signal after the timeout is refused; a step that runs again waits anew."""
     flows = Workflows(sweep_s=0.05)
-    flow = Workflow("w")
-    if default:
-        flow.wait_for("go", timeout_s=0.01, default="went")
-    else:
-        flow.wait_for("go", timeout_s=0.01)
+    flow = Workflow("w").wait_for("go", timeout_s=0.01)
     async with working(flows_dsn, flows) as chancy:
         reference = await chancy.push(flow)
         await reference.wait(10)

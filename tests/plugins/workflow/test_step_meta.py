@@ -28,8 +28,13 @@ async def test_both_readers_return_the_same(dsn: str, step: str, more: dict[str,
         '{"workflow": {"id": "------------------------------------", "run": 1, "step": "a"}}',
         '{"workflow": {"id": 1, "run": 1, "step": "a"}}',
         '{"workflow": {"run": 1, "step": "a"}}',
+        '{"workflow": {"id": "x", "step": "a", "run": 1}}',
+        '{"workflow": {}}',
         '{"workflow": {}',
+        '["workflow": {]',
+        "{}",
+        None,
     ],
 )
-def test_nonsense_is_no_step(meta: str) -> None:
+def test_nonsense_is_no_step(meta: str | None) -> None:
     assert ref_of(meta) is None
