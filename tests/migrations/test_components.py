@@ -12,7 +12,6 @@ import psycopg
 import pytest
 
 from chancy import Chancy, Plugin, SchemaMismatch, Worker
-from chancy.embedded import PostgresServer
 from chancy.errors import ConfigurationError
 from chancy.postgres.schema import component as parts
 from chancy.postgres.schema import migrate as schema
@@ -37,7 +36,8 @@ def components(*plugins: Plugin) -> tuple[Component, ...]:
 LEDGER = components(Ledger())
 
 
-def up_down_up(dsn: str) -> None:
+def test_up_down_and_up_again(empty_dsn: str) -> None:
+    dsn = empty_dsn
     every = components()
     assert [one.name for one in every] == ["ledger", "auditor"]
     schema.upgrade(dsn, components=every)
@@ -60,15 +60,6 @@ def up_down_up(dsn: str) -> None:
     assert schema.revisions(dsn) == {}
     schema.upgrade(dsn, components=every)
     assert structure(dsn) == first
-
-
-def test_up_down_and_up_again(empty_dsn: str) -> None:
-    up_down_up(empty_dsn)
-
-
-@pytest.mark.chaos
-def test_up_down_and_up_again_on_each_server(server: PostgresServer) -> None:
-    up_down_up(server.dsn())
 
 
 def begin(program: str) -> subprocess.Popen[bytes]:

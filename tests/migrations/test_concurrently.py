@@ -18,7 +18,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from chancy.embedded import PostgresServer
 from chancy.errors import ConfigurationError
 from chancy.postgres.schema import migrate as schema
 from chancy.postgres.schema import revisions as history
@@ -84,11 +83,6 @@ def up_down_up(dsn: str, one: Component) -> None:
     assert structure(dsn) == first
     schema.downgrade(dsn, components=[one])
     assert schema.revisions(dsn) == {}
-
-
-@pytest.mark.chaos
-def test_up_down_and_up_again_on_each_server(server: PostgresServer, write: Write) -> None:
-    up_down_up(server.dsn(), write())
 
 
 def test_where_snapshots_outlive_statements_it_does_not_wait_for_itself(
