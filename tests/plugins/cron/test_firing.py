@@ -359,20 +359,6 @@ async def test_a_tick_in_the_history_is_not_fired_again(dsn: str) -> None:
             assert len(pushed(dsn)) == 3
 
 
-async def test_a_thousand_entries_due_at_once(dsn: str) -> None:
-    async with clockwork(dsn) as clock:
-        ask(
-            dsn,
-            # Hourly, so that the minute may end meanwhile.
-            "insert into chancy.cron_entries (name, expression, func, from_at) "
-            "select 'e' || n, extract(minute from clock_timestamp() - interval '1 min') "
-            "|| ' * * * *', 'a.b', clock_timestamp() - interval '2 min' "
-            "from generate_series(1, 1000) as n",
-        )
-        await clock.fire()
-    assert len(pushed(dsn)) == 1_000
-
-
 def test_due_jobs_are_found_by_the_index(dsn: str) -> None:
     """Of 10,000 entries, with a full table of them on other times, a few pages are read."""
     with psycopg.connect(dsn, autocommit=True) as connection:

@@ -36,11 +36,10 @@ def names(dsn: str) -> list[str]:
     return [row[0] for row in ask(dsn, "select name from chancy.cron_entries order by name")]
 
 
-@pytest.mark.parametrize("driver", ["asyncpg", pytest.param("psycopg", marks=pytest.mark.chaos)])
-async def test_a_worker_stores_its_entries_and_runs_their_jobs(dsn: str, driver: Any) -> None:
+async def test_a_worker_stores_its_entries_and_runs_their_jobs(dsn: str) -> None:
     jobs.noted.clear()
     cron = Cron(entry("each", EVERY_SECOND), entry("seldom"))
-    async with Chancy(dsn, plugins=[cron], queues=[ASYNC], driver=driver) as chancy:
+    async with Chancy(dsn, plugins=[cron], queues=[ASYNC]) as chancy:
         async with Worker(chancy, queues=["async"]):
             await eventually(lambda: len(jobs.noted) >= 2)
         assert names(dsn) == ["each", "seldom"]

@@ -6,7 +6,6 @@ import json
 import math
 import subprocess
 import sys
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -165,15 +164,10 @@ def test_a_producer_imports_no_plugin_and_no_worker() -> None:
     ("make", "why"),
     [
         (lambda: Constant(-1), r"Constant: delay_s=-1 must be a number from 0 to 31,536,000"),
-        (lambda: Constant(MAX_DELAY_S + 1), r"Constant: delay_s=31536001.0 must be"),
-        (lambda: Constant(float("nan")), r"delay_s=nan"),
-        (lambda: Constant(True), r"delay_s=True"),
-        (lambda: Constant(timedelta(1)), r"delay_s=datetime"),  # type: ignore[arg-type]
         (
             lambda: Constant(1, jitter="some"),  # type: ignore[arg-type]
             "jitter='some' must be one of 'none', 'equal', 'full', 'around'",
         ),
-        (lambda: Linear(float("inf")), r"step_s=inf"),
         (lambda: Exponential(factor=0.5), r"factor=0.5 must be a number from 1 to 1,000,000"),
         (lambda: Exponential(cap_s=-0.1), r"cap_s=-0.1"),
         (lambda: Polynomial(power=11), r"power=11 must be a number from 0 to 10"),
@@ -181,7 +175,6 @@ def test_a_producer_imports_no_plugin_and_no_worker() -> None:
         (lambda: JOB.with_retry({}), "is not a retry policy: pass one of chancy.retry"),
         (lambda: JOB.with_retry(5), "retry=5 is not a retry policy"),  # type: ignore[arg-type]
         (lambda: JOB.with_retry(True), "retry=True is not .* False for no retry"),  # type: ignore[arg-type]
-        (lambda: JOB.with_retry(0), "retry=0 is not a retry policy"),  # type: ignore[arg-type]
         (lambda: JOB.with_retry({Busy: 5}), "5, for .*Busy, is not"),  # type: ignore[dict-item]
         (
             lambda: JOB.with_retry({Busy: None}),  # type: ignore[dict-item]

@@ -324,7 +324,6 @@ RULE = {"error": "shop.Busy", "policy": False}
             "'policy' is one of constant, linear, polynomial, exponential, fennel, .* or False",
         ),
         ({"policy": "fennel"}, "'fennel' is not a retry policy: pass a mapping whose key"),
-        ({"policy": 5}, "5 is not a retry policy: pass Constant"),
         ({"policy": {"polcy": "fennel"}}, r"'polcy': .* a mapping whose key 'policy' is one of"),
         ({"policy": {"policy": "fenel"}}, r"'fenel'} is not .* is one of constant, linear"),
         ({"policy": {"policy": ["fennel"]}}, "is one of constant, linear"),
@@ -333,8 +332,6 @@ RULE = {"error": "shop.Busy", "policy": False}
             {"policy": {"policy": "constant", "delay_s": 5, "jit": 1}},
             "'constant' has no setting 'jit': it takes delay_s, jitter",
         ),
-        ({"policy": {"policy": "never"}}, "is one of constant, linear"),
-        ({"policy": True}, "True is not a retry policy"),
         (
             {"policy": {"policy": "constant"}},
             "'constant' needs the setting 'delay_s': it takes delay_s, jitter",
@@ -354,10 +351,6 @@ RULE = {"error": "shop.Busy", "policy": False}
             "a rule needs the setting 'policy': it takes error, policy",
         ),
         ({"rules": RULE}, "setting rules"),
-        ({"rules": [5]}, "rules: 5 is not a Rule"),
-        ({"rules": [RULE, RULE]}, r"two rules have the error type shop\.Busy"),
-        ({"rule": [RULE]}, "no setting 'rule'; did you mean 'rules'"),
-        ({"crashes_cost_attempts": "maybe"}, "setting crashes_cost_attempts"),
     ],
 )
 def test_a_wrong_setting_of_a_file_is_refused_with_what_is_accepted(
