@@ -14,7 +14,6 @@ from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.services import Service
 from chancy.plugins.redis.streams.processing.events import Events
 from chancy.testing.sandbox import Sandbox
-from tests.integration.test_middleware import Trace
 from tests.plugins.redis.relay.moving import FAST, application
 from tests.plugins.redis.streams.fleet import Order
 from tests.support import jobs
@@ -30,18 +29,6 @@ from chancy.plugins.redis import RedisPlugin
 FAST = Queue(name="fast", executor="async", broker="redis")
 chancy = Chancy(queues=[FAST], plugins=[RedisPlugin(url={url!r})])
 """
-
-
-async def test_hooks_stand_about_every_run(dsn: str, redis_url: str) -> None:
-    trace = Trace()
-    async with application(dsn, redis_url, trace) as chancy, Worker(chancy):
-        made = [jobs.note.job(value=1), jobs.fail.job(), jobs.note.job(value=1)]
-        made[2] = made[2].with_meta(refused=True)
-        pushed = await chancy.push_many(one.with_queue("fast").with_max_attempts(1) for one in made)
-        ends = [(await one.wait(10)).state for one in pushed]
-    assert ends == [State.SUCCEEDED, State.FAILED, State.FAILED]
-    assert sorted(trace.ended) == [("fast", "Raised"), ("fast", "Returned")]
-    assert (trace.refused, trace.open) == (1, set())
 
 
 async def test_a_sandbox_needs_no_redis() -> None:
