@@ -83,19 +83,17 @@ async def test_a_name_distinguishes_checkpoints() -> None:
     assert list(kept(ear)) == ["old", "one"]
 
 
-@pytest.mark.parametrize("name", ["", "x" * (MAX_NAME + 1), None, 7, b"one"])
-def test_a_name_is_short_text(name: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        *((name, "string of 1 to 200 characters") for name in ("", "x" * (MAX_NAME + 1), None, 7)),
+        *((name, r"checkpoint '\\.* of shop\.work .* without NUL") for name in ("\x00", "\ud800")),
+    ],
+)
+def test_a_name_is_short_text_that_can_be_stored(name: Any, said: str) -> None:
     job, ear = job_with()
-    with pytest.raises(InvalidCheckpoint, match="string of 1 to 200 characters"):
+    with pytest.raises(InvalidCheckpoint, match=said):
         job.sync_checkpoint(name, never)
-    assert ear.kept == []
-
-
-@pytest.mark.parametrize("name", ["\x00", "\ud800"])
-def test_a_name_can_be_stored(name: str) -> None:
-    job, ear = job_with()
-    with pytest.raises(InvalidCheckpoint, match=r"checkpoint '\\.* of shop\.work .* without NUL"):
-        job.sync_checkpoint(name, int)
     assert ear.kept == []
 
 

@@ -27,25 +27,6 @@ async def bench(clock: ManualClock) -> Bench:
     return bench
 
 
-async def test_a_delay_passes_with_the_clock(bench: Bench, clock: ManualClock) -> None:
-    [job_id] = await bench.push(prepared(delay_s=60.0))
-    assert (await bench.broker.promote(10))[:2] == (0, 60.0)
-    clock.advance(59.5)
-    assert (await bench.broker.promote(10))[:2] == (0, 0.5)
-    clock.advance(0.5)
-    assert (await bench.broker.promote(10))[:2] == (1, None)
-    assert [claim.id for claim in await bench.claim()] == [job_id]
-
-
-async def test_a_retry_passes_with_the_clock(bench: Bench, clock: ManualClock) -> None:
-    [claim] = await bench.running()
-    clock.advance(10.0)
-    await bench.settle(settlement(claim, State.SCHEDULED)._replace(delay_s=5.0))
-    assert (await bench.job(claim.id)).run_at == clock.now() + timedelta(seconds=5)
-    clock.advance(5.0)
-    assert (await bench.broker.promote(10)).promoted == 1
-
-
 async def test_a_pause_ends_with_the_clock(bench: Bench, clock: ManualClock) -> None:
     await bench.push(prepared())
     await bench.broker.pause("default", resume_at=clock.now() + timedelta(seconds=30))

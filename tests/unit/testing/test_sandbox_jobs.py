@@ -91,11 +91,6 @@ async def sandbox() -> AsyncIterator[Sandbox]:
         yield made
 
 
-async def test_a_plain_function_with_a_time_limit_runs(sandbox: Sandbox) -> None:
-    limited = where.job().with_queue("children").with_limits(Limit.time(20))
-    assert await (await app.push(limited)).result() is False
-
-
 async def test_a_memory_limit_of_a_process_queue_is_left_out(sandbox: Sandbox) -> None:
     limited = where.job().with_queue("children").with_limits(Limit.memory(2**28), Limit.time(20))
     assert await (await app.push(limited)).result() is False
