@@ -13,6 +13,7 @@ import pytest
 from chancy import Chancy, Job, JobFilter, State
 from chancy.job.ids import new_id, new_ids
 from chancy.postgres.broker import PostgresBroker
+from tests.plugins.pruner.finished import add_day
 
 INSERT = """
 insert into chancy.finished_jobs (
@@ -29,12 +30,7 @@ async def chancy(dsn: str) -> AsyncIterator[Chancy]:
 
 def finish(dsn: str, id: uuid.UUID, at: datetime, state: State = State.SUCCEEDED) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
-        day = at.date()
-        connection.execute(
-            f"create table if not exists chancy.finished_jobs_{day:%Y%m%d}"
-            " partition of chancy.finished_jobs"
-            f" for values from ('{day}T00:00Z') to ('{day + timedelta(days=1)}T00:00Z')".encode()
-        )
+        add_day(connection, at.date())
         connection.execute(INSERT.encode(), (id, int(state), at))
 
 

@@ -31,6 +31,7 @@ from chancy import (
 from chancy.errors import BrokerUnavailable, ConfigurationError, JobError, WaitTimeout
 from chancy.plugins.retry import Retries
 from tests.support import jobs
+from tests.support.roles import roles
 from tests.support.sql import count
 from tests.support.waiting import eventually, eventually_sync
 
@@ -162,17 +163,13 @@ async def test_a_role_that_may_only_read_polls(
     chancy: Chancy, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     role = f"reader_{uuid.uuid4().hex}"
-    with psycopg.connect(dsn, autocommit=True) as session:
-        session.execute(f"create role {role} login".encode())
+    with roles(dsn, [role]), psycopg.connect(dsn, autocommit=True) as session:
         session.execute(f"grant usage on schema chancy to {role}".encode())
         session.execute(f"grant select on all tables in schema chancy to {role}".encode())
-        try:
-            reference = await chancy.push(jobs.note.job.with_delay(0.5)("seen"))
-            async with Chancy(make_conninfo(dsn, user=role)) as reader, Worker(chancy):
-                assert (await reader.wait_for(reference.id, 10)).result == "seen"
-        finally:
-            session.execute(f"drop owned by {role}".encode())
-            session.execute(f"drop role {role}".encode())
+        reference = await chancy.push(jobs.note.job.with_delay(0.5)("seen"))
+        as_role = make_conninfo(dsn, options=f"-c role={role}")
+        async with Chancy(as_role) as reader, Worker(chancy):
+            assert (await reader.wait_for(reference.id, 10)).result == "seen"
     assert "waiting_by_polling" in caplog.text
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.plans import functions
 from tests.plans.verdict import check_plan
+from tests.plugins.pruner.finished import add_day
 
 BATCH = 100
 DAYS = 5
@@ -31,11 +32,7 @@ from generate_series(1, %s) as n
 def connection(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(dsn, autocommit=True) as made:
         for day in (_today() - timedelta(days=n) for n in range(1, DAYS + 1)):
-            made.execute(
-                f"create table chancy.finished_jobs_{day:%Y%m%d} partition of chancy.finished_jobs "
-                f"for values from ('{day} 00:00+00') to ('{day + timedelta(days=1)} 00:00+00')"
-                .encode()
-            )  # fmt: skip
+            add_day(made, day)
         yield made
 
 

@@ -16,6 +16,7 @@ from chancy.plugins import standard
 from chancy.plugins.pruner import Pruner
 from chancy.plugins.retry import Retries
 from chancy.postgres.broker import PostgresBroker
+from tests.plugins.pruner.finished import add_day
 from tests.support import jobs
 from tests.support.sql import ask
 
@@ -49,11 +50,7 @@ async def test_the_pruner_makes_the_days_to_come_and_drops_old_ones(dsn: str) ->
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(f"drop table chancy.{name(3)}".encode())
         for days in (-9, -8, -7):
-            connection.execute(
-                f"create table chancy.{name(days)} partition of chancy.finished_jobs for values "
-                f"from ('{today + timedelta(days=days)} 00:00+00') "
-                f"to ('{today + timedelta(days=days + 1)} 00:00+00')".encode()
-            )
+            add_day(connection, today + timedelta(days=days))
     async with Chancy(dsn) as chancy:
         assert isinstance(chancy.broker, PostgresBroker)
         assert await Pruner(keep_days=7).prune(chancy.broker) == [name(-9), name(-8)]

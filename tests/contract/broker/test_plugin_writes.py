@@ -80,7 +80,6 @@ async def test_brokers_say_whether_they_can(bench: Bench) -> None:
     assert Capability.SETTLING in bench.broker.capabilities
 
 
-@EACH_DRIVER
 async def test_it_is_written_with_the_settlement(bench: Bench, dsn: str) -> None:
     good, bad = await bench.running(prepared(), prepared())
     clerk = Clerk()
@@ -144,7 +143,6 @@ async def test_one_that_fails_is_undone_alone(
     assert "hook_failed plugin=broken hook=settling failures=1 settlements=1" in caplog.text
 
 
-@EACH_DRIVER
 async def test_one_that_takes_long_is_undone_alone(
     bench: Bench, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from operator import attrgetter
@@ -325,32 +325,30 @@ async def test_changes_of_a_locked_queue_fail_soon_and_name_it(dsn: str) -> None
         assert await broker.delete_queue(FULL.name)
 
 
-@pytest.mark.parametrize("act", ["beat", "announce", "survey", "unregister"])
-async def test_a_locked_row_of_a_worker_holds_up_none_of_its_upkeep(dsn: str, act: str) -> None:
+async def test_a_locked_row_of_a_worker_holds_up_none_of_its_upkeep(dsn: str) -> None:
     async with AsyncExitStack() as opened:
         broker = PostgresBroker(dsn)
         opened.push_async_callback(broker.close)
         await broker.open()
         bench = Bench(broker)
         await bench.prepare()
-        acts: dict[str, Callable[[], Awaitable[object]]] = {
-            "beat": lambda: broker.beat(bench.worker_id),
-            "announce": lambda: broker.announce(bench.worker_id, ["other"], {}),
-            "survey": lambda: broker.survey(bench.worker_id, ["default"]),
-            "unregister": lambda: broker.unregister(bench.worker_id),
-        }
         with psycopg.connect(dsn) as person:
             person.execute("select from chancy.workers for update")
-            acting = asyncio.ensure_future(acts[act]())
+            acting = asyncio.gather(
+                broker.survey(bench.worker_id, ["default"]),
+                broker.beat(bench.worker_id),
+                broker.announce(bench.worker_id, ["other"], {}),
+                broker.unregister(bench.worker_id),
+                return_exceptions=True,
+            )
             await asyncio.sleep(0)
             async with asyncio.timeout(10):
                 await broker.promote(1)
-                [done] = await asyncio.gather(acting, return_exceptions=True)
-        if act == "survey":
-            assert isinstance(done, Survey)
-        else:
-            assert isinstance(done, StatementFailed)
-            assert done.sqlstate == LOCK_NOT_AVAILABLE
+                surveyed, *refused = await acting
+        assert isinstance(surveyed, Survey), surveyed
+        for name, done in zip(("beat", "announce", "unregister"), refused, strict=True):
+            assert isinstance(done, StatementFailed), (name, done)
+            assert done.sqlstate == LOCK_NOT_AVAILABLE, name
         assert await broker.beat(bench.worker_id)
 
 

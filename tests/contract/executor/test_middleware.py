@@ -255,7 +255,6 @@ async def test_an_error_on_leaving_is_the_jobs_only_if_it_has_none(
     assert caplog.text.count("hook_failed plugin=shop.1 hook=around failures=1") == 1
 
 
-@EVERY
 @pytest.mark.parametrize("hook", [speaking, inline])
 async def test_a_surrounded_job_can_be_interrupted(
     one: Executor, place: Place, said: list[str], hook: Callable[[list[str], str], Hook]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 import click
 import pytest
@@ -65,20 +64,20 @@ def test_each_change_reaches_the_jobs(dsn: str) -> None:
     assert (deleted["matched"], deleted["changed"]) == (4, 4)
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        ((), "pass conditions such as --queue and --older, or --all to cancel every job"),
-        (("--all", "--queue", "mail"), "either conditions, or --all"),
-        (("--queue", "mail"), "pass --yes to confirm without a terminal"),
-        (("--where", "tenant_id"), "'tenant_id' is not PATH=VALUE"),
-        (("--where", "a=1", "--where", "a=2"), "a is given twice"),
-        (("--state", "failed", "--yes"), "cancel does not apply to failed jobs"),
-        (("0190f3c2-7e21-7c55-8a44-3d3c5b9b7f10", "--queue", "mail"), "either ids, or conditions"),
-    ],
-)
-def test_ambiguous_input_is_refused(dsn: str, words: Sequence[str], error: str) -> None:
-    assert error in job(dsn, "cancel", *words, code=2).err.replace("\n", " ")
+AMBIGUOUS: dict[tuple[str, ...], str] = {
+    (): "pass conditions such as --queue and --older, or --all to cancel every job",
+    ("--all", "--queue", "mail"): "either conditions, or --all",
+    ("--queue", "mail"): "pass --yes to confirm without a terminal",
+    ("--where", "tenant_id"): "'tenant_id' is not PATH=VALUE",
+    ("--where", "a=1", "--where", "a=2"): "a is given twice",
+    ("--state", "failed", "--yes"): "cancel does not apply to failed jobs",
+    ("0190f3c2-7e21-7c55-8a44-3d3c5b9b7f10", "--queue", "mail"): "either ids, or conditions",
+}
+
+
+def test_ambiguous_input_is_refused(dsn: str) -> None:
+    for words, error in AMBIGUOUS.items():
+        assert error in job(dsn, "cancel", *words, code=2).err.replace("\n", " "), words
     assert len(rows(dsn, "id")) == 4
 
 

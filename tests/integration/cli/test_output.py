@@ -9,16 +9,11 @@ import pytest
 
 from tests.support.command import command, environment
 
-#: Each starts a process twice: what click writes, and what the command writes.
-EVERYDAY = [("--help",), ("plugins", "list")]
-LONG = [("--version",), ("plugins", "list", "--json")]
-COMMANDS = [
-    *(pytest.param(words, id=" ".join(words)) for words in EVERYDAY),
-    *(pytest.param(words, id=" ".join(words), marks=pytest.mark.chaos) for words in LONG),
-]
+#: What click writes, and what the command writes.
+EACH = pytest.mark.parametrize("words", [("--help",), ("plugins", "list")], ids=" ".join)
 
 
-@pytest.mark.parametrize("words", COMMANDS)
+@EACH
 def test_a_full_disk_is_reported_in_one_line(words: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -34,7 +29,7 @@ def test_a_full_disk_is_reported_in_one_line(words: tuple[str, ...]) -> None:
     assert (done.returncode, done.stderr) == (1, why)
 
 
-@pytest.mark.parametrize("words", COMMANDS)
+@EACH
 def test_a_closed_pipe_ends_a_command_without_a_traceback(words: tuple[str, ...]) -> None:
     with subprocess.Popen(
         command(*words),

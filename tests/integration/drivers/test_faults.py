@@ -44,8 +44,8 @@ def silence() -> Iterator[int]:
 
 @pytest.mark.parametrize(
     "sql",
-    ["select 1", f"select {'1 + ' * 100_000} 1", f"select length('{'x' * 20_000_000}')"],
-    ids=["short", "long", "longer than any buffer"],
+    ["select 1", f"select length('{'x' * 20_000_000}')"],
+    ids=["short", "longer than any buffer"],
 )
 async def test_an_unresponsive_server_ends_the_call_at_its_deadline(
     proxied: Connection, proxy: Proxy, sql: str

@@ -512,7 +512,7 @@ def test_running_jobs_hold_slots_once_a_rule_counts_them(claims: Claims) -> None
 
 
 @pytest.mark.parametrize("weights", [{}, {"1": 3}])
-@pytest.mark.parametrize("rooms", [(2, 100), (1, 100), (107,) * 3, (3, 20, 60, 2, 100)])
+@pytest.mark.parametrize("rooms", [(2,) * 60, (1, 100), (107,) * 3, (3, 20, 60, 2, 100)])
 def test_claims_of_different_sizes_keep_fair_shares(
     claims: Claims, rooms: tuple[int, ...], weights: dict[str, int]
 ) -> None:

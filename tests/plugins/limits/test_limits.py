@@ -252,22 +252,6 @@ async def test_each_claim_keeps_fair_shares_of_what_has_been_read(dsn: str) -> N
             assert 18 <= sum(claims(5), Counter[str]())["idle"] <= 22
 
 
-@pytest.mark.parametrize("room", [1, 2, 7])
-async def test_weights_share_the_starts_however_many_a_claim_takes(dsn: str, room: int) -> None:
-    async with application(dsn, [FairShare(by="tenant", weights={"a": 3})]) as chancy:
-        await chancy.declare(*chancy.queues, upsert=True)
-        await chancy.push_many(work.job("ab"[n % 2], n) for n in range(100))
-        dead = ask(dsn, DEAD_WORKER)[0][0]
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            claim = CLAIM.replace("20", str(room)).encode()
-            claims = [connection.execute(claim, [dead]).fetchall() for _ in range(56 // room)]
-    starts = Counter[str]()
-    for claimed in claims:
-        starts.update(tenant for (tenant,) in claimed)
-        assert abs(starts["a"] - 3 * starts["b"]) <= 2 * 3, "a turn is twice the weight"
-    assert starts == {"a": 42, "b": 14}
-
-
 async def test_jobs_of_a_key_run_in_order_through_retries_and_snoozes(dsn: str, book: Book) -> None:
     pushed = [
         work.job(f"t{n % 5}", n, fail=2 if n % 7 == 0 else 0, snooze=n < 5) for n in range(60)

@@ -52,6 +52,7 @@ from chancy.testing.memory import MemoryBroker
 from tests.plugins.metrics.jobs import block, work
 from tests.support.claims import claimed
 from tests.support.postgres_fixtures import template_with
+from tests.support.roles import roles
 from tests.support.sql import ask
 from tests.support.two_brokers import TwoBrokers
 from tests.support.waiting import eventually
@@ -149,19 +150,13 @@ async def test_a_role_without_privileges_on_metrics_cancels_jobs(dsn: str) -> No
     role = f"canceller_{secrets.token_hex(4)}"
     async with application(dsn, Metrics()) as chancy:
         reference = await chancy.push(work.job("fine"))
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute(f"create role {role}".encode())
-            try:
-                connection.execute(f"grant usage on schema chancy to {role}".encode())
-                connection.execute(f"grant all on all tables in schema chancy to {role}".encode())
-                connection.execute(f"revoke all on chancy.metrics from {role}".encode())
-                connection.execute(f"set role {role}".encode())
-                found = connection.execute("select what from chancy.cancel(%s)", [[reference.id]])
-                assert found.fetchall() == [("cancelled",)]
-            finally:
-                connection.execute("reset role")
-                connection.execute(f"drop owned by {role}".encode())
-                connection.execute(f"drop role {role}".encode())
+        with roles(dsn, [role]), psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(f"grant usage on schema chancy to {role}".encode())
+            connection.execute(f"grant all on all tables in schema chancy to {role}".encode())
+            connection.execute(f"revoke all on chancy.metrics from {role}".encode())
+            connection.execute(f"set role {role}".encode())
+            found = connection.execute("select what from chancy.cancel(%s)", [[reference.id]])
+            assert found.fetchall() == [("cancelled",)]
     assert ask(dsn, "select count(*) from chancy.metrics") == [(0,)]
 
 
@@ -632,21 +627,17 @@ def test_a_scaler_needs_no_rights_on_the_tables(dsn: str) -> None:
     ask(dsn, ON_HOLD.replace("QUEUE", "kept"))
     ask(dsn, "insert into chancy.queues (name, broker) values ('far', 'redis')")
     role = f"scaler_{secrets.token_hex(4)}"
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(f"create role {role}".encode())
-        try:
-            connection.execute(f"grant usage on schema chancy to {role}".encode())
-            connection.execute(f"set role {role}".encode())
-            found = connection.execute("select chancy.queue_backlog('kept')").fetchone()
-            assert found == (2,)
-            with pytest.raises(psycopg.errors.UndefinedObject, match="no jobs"):
-                connection.execute("select chancy.queue_backlog('misspelled')")
-            with pytest.raises(psycopg.errors.FeatureNotSupported, match="the broker redis"):
-                connection.execute("select chancy.queue_backlog('far')")
-            with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                connection.execute("select from chancy.jobs")
-        finally:
-            connection.execute(f"reset role; drop owned by {role}; drop role {role}".encode())
+    with roles(dsn, [role]), psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f"grant usage on schema chancy to {role}".encode())
+        connection.execute(f"set role {role}".encode())
+        found = connection.execute("select chancy.queue_backlog('kept')").fetchone()
+        assert found == (2,)
+        with pytest.raises(psycopg.errors.UndefinedObject, match="no jobs"):
+            connection.execute("select chancy.queue_backlog('misspelled')")
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="the broker redis"):
+            connection.execute("select chancy.queue_backlog('far')")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("select from chancy.jobs")
 
 
 async def test_counts_that_stopped_say_so(dsn: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 
 import psycopg
@@ -43,3 +43,13 @@ def left(connection: psycopg.Connection[Any]) -> dict[tuple[str, str, int], int]
 def ages(connection: psycopg.Connection[Any]) -> list[int]:
     rows = connection.execute("select pos from chancy.finished_jobs order by pos").fetchall()
     return [pos for (pos,) in rows]
+
+
+def add_day(connection: psycopg.Connection[Any], day: date) -> str:
+    """Make the partition of a day, if there is none; returns its name."""
+    name = f"finished_jobs_{day:%Y%m%d}"
+    connection.execute(
+        f"create table if not exists chancy.{name} partition of chancy.finished_jobs"
+        f" for values from ('{day} 00:00+00') to ('{day + timedelta(days=1)} 00:00+00')".encode()
+    )
+    return name

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime, time, timedelta
 from typing import Any, cast
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from chancy import Chancy, State, Worker
 from chancy.broker.optional import SqlStore
@@ -17,9 +21,10 @@ from chancy.plugin.leader import Unelected
 from chancy.plugins import pruner as pruning
 from chancy.plugins.leadership import ImmediateLeadership
 from chancy.plugins.pruner import Prune, Pruner, vacuum_after_failovers
-from tests.plugins.pruner.finished import HOUR, fill, left
+from tests.plugins.pruner.finished import HOUR, add_day, fill, left
 from tests.support import jobs
 from tests.support.command import inside
+from tests.support.roles import roles
 from tests.support.waiting import eventually
 
 
@@ -28,11 +33,7 @@ async def test_the_rules_run_on_the_leader_beside_the_drop_of_days(
 ) -> None:
     caplog.set_level("INFO")
     fill(connection, 40)
-    day = datetime.now(UTC).date() - timedelta(days=9)
-    connection.execute(
-        f"create table chancy.finished_jobs_{day:%Y%m%d} partition of chancy.finished_jobs for "
-        f"values from ('{day} 00:00+00') to ('{day + timedelta(days=1)} 00:00+00')".encode()
-    )
+    add_day(connection, datetime.now(UTC).date() - timedelta(days=9))
     fill(connection, 9, first=timedelta(days=9))
     connection.execute(
         "insert into chancy.awaited (id, asked_at) values (gen_random_uuid(), now()),"
@@ -134,11 +135,7 @@ async def test_after_a_day_of_many_rows_the_next_days_are_split_into_hours(
         return sorted(row[0].removeprefix("chancy.") for row in found)
 
     # A table of yesterday that the statistics call large.
-    begin, end = today - timedelta(days=1), today
-    connection.execute(
-        f"create table chancy.{name(-1)} partition of chancy.finished_jobs"
-        f" for values from ('{begin}') to ('{end}')".encode()
-    )
+    add_day(connection, today.date() - timedelta(days=1))
     statistics = "update pg_class set reltuples = %s where oid = %s::regclass"
     connection.execute(statistics, (20_000_000, f"chancy.{name(-1)}"))
     assert connection.execute("select chancy.make_days(7)").fetchone() == (0,)
@@ -168,13 +165,8 @@ async def test_after_a_day_of_many_rows_the_next_days_are_split_into_hours(
 async def test_a_partition_that_another_session_reads_keeps_no_others_from_being_dropped(
     dsn: str, connection: psycopg.Connection[Any]
 ) -> None:
-    days = [datetime.now(UTC).date() - timedelta(days=ago) for ago in (12, 11, 10)]
-    names = [f"finished_jobs_{day:%Y%m%d}" for day in days]
-    for name, day in zip(names, days, strict=True):
-        connection.execute(
-            f"create table chancy.{name} partition of chancy.finished_jobs for "
-            f"values from ('{day} 00:00+00') to ('{day + timedelta(days=1)} 00:00+00')".encode()
-        )
+    today = datetime.now(UTC).date()
+    names = [add_day(connection, today - timedelta(days=ago)) for ago in (12, 11, 10)]
     pruner = Pruner()
     async with Chancy(dsn, plugins=[pruner]) as chancy:
         store: Any = chancy.broker
@@ -205,21 +197,26 @@ async def test_old_rows_of_the_default_partition_are_deleted_in_batches(
     assert {queue: count for (queue, _, _), count in left(connection).items()} == {"young": 5}
 
 
+@contextmanager
+def guest(dsn: str, connection: psycopg.Connection[Any]) -> Generator[tuple[str, str]]:
+    """A role with all rights on the tables, which it does not own: its name, and its DSN."""
+    role = f"guest_{secrets.token_hex(4)}"
+    with roles(dsn, [role]):
+        connection.execute(f"grant usage on schema chancy to {role}".encode())
+        for what in ("tables", "sequences"):
+            connection.execute(f"grant all on all {what} in schema chancy to {role}".encode())
+        yield role, make_conninfo(dsn, options=f"-c role={role}")
+
+
 async def test_a_missing_partition_of_today_is_logged_until_it_is_there(
     dsn: str, connection: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """By a worker whose role does not own the tables, too."""
-    connection.execute("drop role if exists guest")
-    connection.execute("create role guest login")
-    connection.execute("grant usage on schema chancy to guest")
-    connection.execute("grant all on all tables in schema chancy to guest")
-    connection.execute("grant all on all sequences in schema chancy to guest")
     today = f"finished_jobs_{datetime.now(UTC).date():%Y%m%d}"
     connection.execute(f"drop table chancy.{today}".encode())
-    guest = dsn.replace("postgres@", "guest@")
-    try:
+    with guest(dsn, connection) as (_, as_guest):
         async with (
-            Chancy(guest, plugins=[ImmediateLeadership(), Pruner(every_s=0.05)]) as chancy,
+            Chancy(as_guest, plugins=[ImmediateLeadership(), Pruner(every_s=0.05)]) as chancy,
             Worker(chancy, queues=[]),
         ):
             await eventually(lambda: caplog.text.count(f"partition_missing name={today}") > 1)
@@ -227,37 +224,25 @@ async def test_a_missing_partition_of_today_is_logged_until_it_is_there(
         assert "worker_loop_failed" not in caplog.text
         connection.execute("select chancy.make_days(0)")
         caplog.clear()
-        async with Chancy(guest) as chancy:
+        async with Chancy(as_guest) as chancy:
             await Pruner().check_today(chancy.broker)  # type: ignore[arg-type]
         assert caplog.text == ""
-    finally:
-        connection.execute("drop owned by guest")
-        connection.execute("drop role guest")
 
 
 async def test_a_role_without_the_delete_privilege_is_logged_once(
     dsn: str, connection: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(connection, 3)
-    connection.execute("drop role if exists reader")
-    connection.execute("create role reader login")
-    connection.execute("grant usage on schema chancy to reader")
-    connection.execute("grant all on all tables in schema chancy to reader")
-    connection.execute("grant all on all sequences in schema chancy to reader")
-    connection.execute("revoke delete on chancy.finished_jobs from reader")
-    try:
-        pruner = Pruner(every_s=0.01, rules=[Prune(keep_last=0)])
-        reader = dsn.replace("postgres@", "reader@")
+    pruner = Pruner(every_s=0.01, rules=[Prune(keep_last=0)])
+    with guest(dsn, connection) as (role, as_guest):
+        connection.execute(f"revoke delete on chancy.finished_jobs from {role}".encode())
         async with (
-            Chancy(reader, plugins=[ImmediateLeadership(), pruner]) as chancy,
+            Chancy(as_guest, plugins=[ImmediateLeadership(), pruner]) as chancy,
             Worker(chancy, queues=[]),
         ):
             await eventually(lambda: "prune_rules_not_allowed" in caplog.text)
-        assert caplog.text.count("prune_rules_not_allowed") == 1
-        assert "worker_loop_failed" not in caplog.text
-    finally:
-        connection.execute("drop owned by reader")
-        connection.execute("drop role reader")
+    assert caplog.text.count("prune_rules_not_allowed") == 1
+    assert "worker_loop_failed" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -320,16 +305,13 @@ def test_the_command_reports_what_would_go_and_prunes(
 ) -> None:
     fill(connection, 40)
     day = datetime.now(UTC).date() - timedelta(days=3)
-    connection.execute(
-        f"create table chancy.finished_jobs_{day:%Y%m%d} partition of chancy.finished_jobs for "
-        f"values from ('{day} 00:00+00') to ('{day + timedelta(days=1)} 00:00+00')".encode()
-    )
+    old = add_day(connection, day)
     noon = datetime.combine(day, time(12), UTC)
     fill(connection, 9, first=datetime.now(UTC) - noon)
     app = "tests.plugins.pruner.pruning_app:chancy"
     said = inside("prune", "--dry-run", "--json", app=app, dsn=dsn).json
     expected = {
-        "partitions": [f"finished_jobs_{day:%Y%m%d}"],
+        "partitions": [old],
         "rules": [{"rule": "keep_last=15", "jobs": 25}],
     }
     assert said == expected | {"dry_run": True}

@@ -29,6 +29,7 @@ from chancy.plugins.recovery import Recovery
 from chancy.plugins.shards import PostgresShards, ShardBroker, shard_of
 from chancy.routing.router import RoutedBroker
 from tests.plugins.dashboard.browsing import ADMIN, browser, text_of
+from tests.plugins.pruner.finished import add_day
 from tests.support import jobs
 from tests.support.postgres_fixtures import _database, find_run, template_with
 from tests.support.proxy import Proxy
@@ -345,11 +346,7 @@ async def test_each_shard_is_recovered_and_pruned(dsn: str, servers: dict[str, s
     day = datetime.now(UTC).date() - timedelta(days=9)
     for server in servers.values():
         with psycopg.connect(server, autocommit=True) as session:
-            dates = f"from ('{day} 00:00+00') to ('{day + timedelta(days=1)} 00:00+00')"
-            session.execute(
-                f"create table chancy.finished_jobs_{day:%Y%m%d} partition of chancy.finished_jobs"
-                f" for values {dates}".encode()
-            )
+            add_day(session, day)
 
     def partitions(server: str) -> set[str]:
         with psycopg.connect(server) as session:

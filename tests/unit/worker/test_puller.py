@@ -106,9 +106,9 @@ async def puller(
     await asyncio.wait([serving])
 
 
-@pytest.fixture(params=[True, False], ids=["surveyed", "polling"])
-def surveyed(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
+@pytest.fixture
+def surveyed() -> bool:
+    return True
 
 
 async def test_the_first_claim_and_those_for_released_jobs_start_at_the_front(
@@ -158,7 +158,6 @@ async def test_a_paused_queue_is_not_claimed_from(puller: Puller, claims: Claims
     await eventually(lambda: claims.thorough == [True, True])
 
 
-@pytest.mark.parametrize("surveyed", [True])
 async def test_queue_that_surveys_cover_is_never_polled(
     puller: Puller, claims: Claims, clock: ManualClock
 ) -> None:
@@ -169,7 +168,6 @@ async def test_queue_that_surveys_cover_is_never_polled(
     assert puller.resting
 
 
-@pytest.mark.parametrize("surveyed", [True])
 @pytest.mark.parametrize(("poll_interval_s", "rested_s"), [(1.0, 0.0), (60.0, 61.0)])
 async def test_survey_wakes_a_queue_that_has_rested_for_its_poll_interval(
     puller: Puller, claims: Claims, clock: ManualClock, poll_interval_s: float, rested_s: float
@@ -186,7 +184,6 @@ async def test_survey_wakes_a_queue_that_has_rested_for_its_poll_interval(
     await eventually(lambda: claims.thorough == [True, True])
 
 
-@pytest.mark.parametrize("surveyed", [True])
 async def test_poll_interval_does_not_delay_jobs_whose_notifications_were_lost(
     puller: Puller, claims: Claims
 ) -> None:
@@ -205,6 +202,7 @@ async def test_queue_without_surveys_is_polled(
     await eventually(lambda: len(claims.thorough) == 2)
 
 
+@pytest.mark.parametrize("surveyed", [True, False])
 async def test_worker_that_is_chosen_claims_a_few_times_in_the_second_after(
     puller: Puller, claims: Claims, clock: ManualClock
 ) -> None:
@@ -235,6 +233,7 @@ async def test_spare_worker_claims_once_and_only_if_no_claim_comes_before(
     assert puller._spare is None
 
 
+@pytest.mark.parametrize("surveyed", [True, False])
 async def test_spare_worker_that_finds_a_job_claims_like_one_that_was_chosen(
     puller: Puller, claims: Claims, clock: ManualClock
 ) -> None:
