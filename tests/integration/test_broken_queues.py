@@ -20,7 +20,7 @@ from chancy.worker import queue_worker as serving
 from tests.integration import progress_jobs as reporting
 from tests.support import jobs
 from tests.support.command import inside
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, gives
 
 
 class Stub:
@@ -213,11 +213,7 @@ async def test_an_executor_that_fails_to_start_and_one_that_breaks_later(
         await eventually(lambda: len(stubs) == 1)
         stubs[0].error = OSError("no more processes")
         stubs[0].warm.set()
-
-        async def shown() -> bool:
-            return await broken(chancy) == {"bad": "OSError: no more processes"}
-
-        await eventually(shown)
+        await eventually(lambda: gives(broken(chancy), {"bad": "OSError: no more processes"}))
         assert stubs[0].stopped
         assert caplog.text.count("queue_broken queue=bad") == 1
         await eventually(lambda: len(stubs) == 2, timeout=10)  # it is tried again by itself
@@ -225,11 +221,7 @@ async def test_an_executor_that_fails_to_start_and_one_that_breaks_later(
         await eventually(worker_served(worker, "async", "bad"))
         assert "queue_recovered queue=bad" in caplog.text
         stubs[1].broken = "every child dies"
-
-        async def broken_later() -> bool:
-            return await broken(chancy) == {"bad": "every child dies"}
-
-        await eventually(broken_later, timeout=2)
+        await eventually(lambda: gives(broken(chancy), {"bad": "every child dies"}), timeout=2)
         assert worker.queues == ("async",)
         held = await chancy.push(jobs.pid_of_sync.job().with_queue("bad"))
         stubs[1].broken = None

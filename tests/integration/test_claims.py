@@ -114,10 +114,6 @@ async def test_claims_from_the_front_and_after_many_jobs_take_turns(
 ) -> None:
     await bench.push(*(prepared() for _ in range(80)))
     blocked = f"select 1 from pg_stat_activity where {BLOCKED}"
-
-    async def waits() -> bool:
-        return bool(ask(dsn, blocked))
-
     with psycopg.connect(dsn) as connection:
         connection.execute(
             "select pg_advisory_xact_lock(hashtext(chancy.channel() || '.claim'),"
@@ -125,7 +121,7 @@ async def test_claims_from_the_front_and_after_many_jobs_take_turns(
         )
         for limit, thorough in ((70, True), (10, False)):
             claiming = asyncio.create_task(bench.claim(limit, thorough=thorough))
-            await eventually(waits)
+            await eventually(lambda: ask(dsn, blocked))
             assert len(await claiming) == limit, "it waits for a second only"
 
 
@@ -136,11 +132,7 @@ async def test_claim_under_way_takes_no_job_that_was_pushed_after_a_pause(
     with psycopg.connect(dsn) as connection:
         connection.execute("lock table chancy.jobs in access exclusive mode")
         claiming = asyncio.create_task(bench.claim())
-
-        async def waits() -> bool:
-            return bool(ask(dsn, blocked))
-
-        await eventually(waits)
+        await eventually(lambda: ask(dsn, blocked))
         assert await bench.broker.pause("default")
         connection.execute("select chancy.push('default', 'shop.jobs.work')")
     assert not await claiming

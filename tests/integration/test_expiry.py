@@ -125,11 +125,7 @@ async def test_more_jobs_expire_than_one_batch_takes(
         )
         ask(dsn, LAPSE)
         async with Worker(chancy, queues=["default"]):
-
-            async def done() -> bool:
-                return tables.live(dsn) == 0
-
-            await eventually(done, timeout=5)
+            await eventually(lambda: tables.live(dsn) == 0, timeout=5)
         assert (await pushed[94].wait(5)).state is State.CANCELLED
 
 

@@ -20,7 +20,7 @@ from chancy.retry import Exponential
 from chancy.worker.surveyor import Surveyor
 from tests.support import jobs
 from tests.support.sql import ask
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, gives
 
 QUEUES = [Queue(name="async", executor="async"), Queue(name="thread", executor="thread")]
 #: The first of them, which is looked at every second although notifications arrive.
@@ -54,11 +54,8 @@ async def test_a_worker_may_run_fewer_at_a_time_than_the_queue_says(chancy: Chan
         found = (await chancy.counts())["async"]
         return found.running, found.pending
 
-    async def running() -> bool:
-        return await counts() == (2, 3)
-
     async with Worker(chancy, concurrency=2, shutdown_timeout_s=0):
-        await eventually(running)
+        await eventually(lambda: gives(counts(), (2, 3)))
         for _ in range(20):
             assert await counts() == (2, 3)
 

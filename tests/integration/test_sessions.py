@@ -18,7 +18,7 @@ from chancy.postgres.drivers import pool
 from chancy.queue.rules import Rule
 from chancy.worker.supervisor.supervisor import SESSIONS
 from tests.support import jobs
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, gives
 
 ASYNC = Queue(name="async", executor="async")
 COUNT = """
@@ -37,9 +37,6 @@ async def test_a_worker_has_two_sessions_when_idle_and_few_under_load(dsn: str) 
 
     async def count() -> int:
         return int(await counter.fetchval(COUNT))
-
-    async def idle() -> bool:
-        return await count() == 2
 
     try:
         async with Chancy(dsn, queues=[ASYNC]) as chancy, Worker(chancy) as worker:
@@ -62,7 +59,7 @@ async def test_a_worker_has_two_sessions_when_idle_and_few_under_load(dsn: str) 
                     await asyncio.sleep(0.02)
             # More may be open for moments: a statement that takes long is not waited for.
             assert statistics.median(busy) <= SESSIONS, busy
-            await eventually(idle)
+            await eventually(lambda: gives(count(), 2))
     finally:
         await counter.close()
 

@@ -74,11 +74,9 @@ async def test_jobs_set_aside_run_once_a_worker_knows_them(dsn: str) -> None:
             waiting = await old.push_many(of_other.job(n) for n in range(1_000))
             known = await old.push_many(of_one.job(n) for n in range(10))
             assert {job.state for job in await finished(known)} == {State.SUCCEEDED}
-
-            async def all_set_aside() -> bool:
-                return ask(dsn, "select count(*) from chancy.jobs where state = 3") == [(1_000,)]
-
-            await eventually(all_set_aside)
+            await eventually(
+                lambda: ask(dsn, "select count(*) from chancy.jobs where state = 3") == [(1_000,)]
+            )
             async with Worker(new):
                 done = await finished(waiting)
         assert {job.state for job in done} == {State.SUCCEEDED}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, overload
 
 from chancy import Reference, State
@@ -42,6 +42,11 @@ async def eventually(condition: Callable[[], object], *, timeout: float = 30.0) 
         if time.monotonic() > begin + timeout:
             raise AssertionError(f"still {last!r} after {timeout} s: {condition}")
         await asyncio.sleep(_pause(begin, asking))
+
+
+async def gives(asked: Awaitable[object], wanted: object) -> bool:
+    """Whether a call returns this, for `eventually`."""
+    return await asked == wanted
 
 
 async def is_in(reference: Reference[Any], state: State) -> bool:

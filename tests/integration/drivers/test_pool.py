@@ -12,7 +12,7 @@ from chancy.postgres.drivers.base import Connection, Driver
 from chancy.postgres.drivers.pool import CallerSessions, SessionPool
 from tests.support.ports import free_port
 from tests.support.postgres_fixtures import OwnServer
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, gives
 
 PID = "select pg_backend_pid()"
 
@@ -159,11 +159,7 @@ async def test_closing_ends_every_session(
         assert (await session.fetch("select 1"))[0][0] == 1
     with pytest.raises(RuntimeError, match="closed"):
         await _pid(pool)
-
-    async def gone() -> bool:
-        return await _sessions(other) == 0
-
-    await eventually(gone)
+    await eventually(lambda: gives(_sessions(other), 0))
 
 
 async def test_without_a_server_every_caller_gets_the_error(chosen: Driver) -> None:
@@ -180,11 +176,7 @@ async def test_idle_sessions_are_closed_but_for_one(
     for session in taken:
         sessions.put(session)
     assert await _sessions(other) == 4
-
-    async def one() -> bool:
-        return await _sessions(other) == 1
-
-    await eventually(one)
+    await eventually(lambda: gives(_sessions(other), 1))
     # It is the one that was used last, and it stays.
     assert await sessions.take() is taken[-1]
     sessions.put(taken[-1])

@@ -15,7 +15,7 @@ from chancy.plugins.batch.sweep import BatchSweep
 from tests.plugins.batch.jobs import ran, said
 from tests.plugins.workflow.running import ASYNC, SOON
 from tests.support.sql import ask
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, gives
 
 __all__ = ["ASYNC", "working"]
 
@@ -54,10 +54,7 @@ async def counts(reference: BatchReference) -> tuple[int, int, int, int]:
 
 
 async def eventually_counts(reference: BatchReference, wanted: tuple[int, int, int, int]) -> None:
-    async def there() -> bool:
-        return await counts(reference) == wanted
-
-    await eventually(there)
+    await eventually(lambda: gives(counts(reference), wanted))
 
 
 def callbacks(*, may_grow: bool = False) -> Batch:

@@ -70,7 +70,7 @@ from tests.plugins.dashboard.scene import application, fail
 from tests.plugins.dashboard.shop import merge, send_receipt, tire
 from tests.support.presence import present
 from tests.support.two_brokers import TwoBrokers
-from tests.support.waiting import eventually, is_in
+from tests.support.waiting import eventually, gives, is_in
 
 
 async def _sql(chancy: Chancy, statement: str) -> None:
@@ -567,11 +567,7 @@ async def test_events_of_streams_are_replayed(
         (group,) = await letters.groups(shop)
         form = {"fingerprint": group.fingerprint, "confirmed": "yes"}
         _done(await ada.post("dead-letters/replay-all", form))
-
-        async def ended() -> bool:
-            return await letters.count(shop, replayed) == 3
-
-        await eventually(ended)
+        await eventually(lambda: gives(letters.count(shop, replayed), 3))
 
 
 async def test_groups_of_dead_letters_are_paged_by_their_latest_failure(shop: Chancy) -> None:

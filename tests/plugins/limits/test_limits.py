@@ -542,9 +542,6 @@ async def test_claim_under_way_takes_no_job_that_was_pushed_after_a_pause(
 ) -> None:
     rules = [Sequential(by="tenant")]
 
-    async def blocked() -> bool:
-        return bool(ask(dsn, f"select 1 from pg_stat_activity where {BLOCKED}"))
-
     async def unblocked() -> bool:
         busy = "state <> 'idle' and pid <> pg_backend_pid() and datname = current_database()"
         return not ask(dsn, f"select 1 from pg_stat_activity where {busy}")
@@ -554,7 +551,7 @@ async def test_claim_under_way_takes_no_job_that_was_pushed_after_a_pause(
         with psycopg.connect(dsn) as connection:
             connection.execute("select from chancy.limits_queues for update")
             await chancy.push(work.job("a", 1))
-            await eventually(blocked)
+            await eventually(lambda: ask(dsn, f"select 1 from pg_stat_activity where {BLOCKED}"))
             await chancy.pause_queue("ruled")
             late = await chancy.push(work.job("b", 2))
         await eventually(unblocked)

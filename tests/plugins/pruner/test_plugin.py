@@ -336,16 +336,12 @@ async def test_the_live_table_is_vacuumed_once_statistics_are_lost(
         "select last_vacuum is not null from pg_stat_user_tables where relname = 'jobs'"
         " and schemaname = 'chancy'"
     )
-
-    def is_vacuumed() -> bool:
-        return connection.execute(vacuumed).fetchone() == (True,)
-
     async with (
         Chancy(dsn, plugins=[ImmediateLeadership(), Pruner()]) as chancy,
         Worker(chancy, queues=[]),
     ):
         await chancy.push(jobs.note.job(1))
-        await eventually(is_vacuumed)
+        await eventually(lambda: connection.execute(vacuumed).fetchone() == (True,))
         await eventually(lambda: "live_table_vacuumed" in caplog.text)
 
 

@@ -20,7 +20,7 @@ from tests.integration.test_unknown_functions import OTHER, without
 from tests.plugins.redis.relay.moving import plane
 from tests.support import jobs
 from tests.support.redis_fixtures import RedisServer
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, is_in
 
 FAST = Queue(name="fast", executor="async", broker="redis")
 NEAR = Queue(name="near", executor="async")
@@ -78,11 +78,7 @@ async def test_a_worker_continues_after_all_was_flushed(
     async with Worker(chancy, heartbeat_s=0.1, heartbeat_timeout_s=1.0):
         assert await (await chancy.push(note(1))).result(10) == 1
         running = await chancy.push(jobs.wait_for_ever.job().with_queue("fast"))
-
-        async def runs() -> bool:
-            return await running.status() is State.RUNNING
-
-        await eventually(runs)
+        await eventually(lambda: is_in(running, State.RUNNING))
         redis_server.flush()
         assert await (await chancy.push(note(2))).result(10) == 2
         assert await (await chancy.push(note(3).with_delay(timedelta(seconds=0.1)))).result(10) == 3

@@ -37,7 +37,7 @@ from tests.plugins.redis.trips import Calls, Send, around
 from tests.support import jobs
 from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, gives
 
 
 @pytest.fixture
@@ -630,11 +630,7 @@ async def test_jobs_being_moved_do_not_run_in_postgres(
         await eventually(lambda: len(jobs.noted) == 3)
         await insert(chancy, [4], '{"batch": {}}')
         await eventually(lambda: len(jobs.noted) == 4)
-
-        async def told() -> bool:
-            return await left(chancy) == (1, 1)
-
-        await eventually(told)
+        await eventually(lambda: gives(left(chancy), (1, 1)))
         await fetch(chancy, "update chancy.redis_moves set taken_until = now()")
         await eventually(lambda: arrived(chancy))
     assert sorted(map(str, jobs.noted)) == ["1", "2", "3", "4"]

@@ -25,7 +25,7 @@ from chancy.worker.worker import Worker
 from tests.plugins.redis.relay.moving import plane
 from tests.support import jobs
 from tests.support.redis_fixtures import RedisServer
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, gives
 
 QUEUES = [
     Queue(name="some", executor="async", broker="redis"),
@@ -119,11 +119,7 @@ async def test_dead_letters_are_filed_and_replayed(
     async with Worker(chancy):
         reference = await chancy.push(fail("some", "oh").with_meta(k="v"))
         await reference.wait(10)
-
-        async def filed() -> bool:
-            return await LETTERS.count(chancy) == 1
-
-        await eventually(filed)
+        await eventually(lambda: gives(LETTERS.count(chancy), 1))
 
         def said() -> list[str]:
             return [one.message for one in caplog.records if one.name == "chancy.dead_letters"]
@@ -141,11 +137,7 @@ async def test_dead_letters_are_filed_and_replayed(
         told = {"replay_of": str(reference.id), "replays": 1}
         assert (replayed.attempt, replayed.max_attempts) == (1, 1)
         assert (replayed.meta["k"], replayed.meta["dead_letters"]) == ("v", told)
-
-        async def both() -> bool:
-            return await LETTERS.count(chancy) == 2
-
-        await eventually(both)
+        await eventually(lambda: gives(LETTERS.count(chancy), 2))
         assert await LETTERS.purge(chancy, reference.id)
         assert not await LETTERS.purge(chancy, reference.id)
 

@@ -305,11 +305,7 @@ async def test_services_left_running_by_another_program_are_queued_again(alone: 
     ledger = Leases(alone.services.link, "other", 10.0)
     assert ledger.sweep(keep_s=1.0, adopt_s=0.05).over == []
     assert alone.raw.zscore(keys.leases, "old")
-
-    def found() -> bool:
-        return list(ledger.sweep(keep_s=1.0, adopt_s=60.0).over) == [("old", "WAIT")]
-
-    await eventually(found)
+    await eventually(lambda: list(ledger.sweep(keep_s=1.0, adopt_s=60.0).over) == [("old", "WAIT")])
     assert alone.waiting == ["old"]
 
 

@@ -16,7 +16,7 @@ from chancy.plugins.redis.streams.processing.events import Events
 from chancy.worker.worker import Worker
 from tests.plugins.redis.streams.orders import Order, orders
 from tests.plugins.redis.streams.outbox_shop import Shop, opened
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, gives
 
 LETTERS = DeadLetters()
 BILL = LetterFilter(func="orders/bill")
@@ -194,8 +194,4 @@ async def test_workers_file_events_without_being_asked(
     Bill(shop, 2)
     async with Worker(shop.chancy):
         await shop.stream.send(*orders(2))
-
-        async def found() -> bool:
-            return await LETTERS.count(shop.chancy, BILL) == 1
-
-        await eventually(found)
+        await eventually(lambda: gives(LETTERS.count(shop.chancy, BILL), 1))

@@ -23,7 +23,7 @@ from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
 from tests.plugins.redis.streams.fleet import working
 from tests.plugins.redis.streams.orders import Order, pending, records
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, gives
 
 
 class Tick(Record, primitive=True):
@@ -139,11 +139,7 @@ async def test_a_middleware_may_leave_out_what_it_likes(streams: Streams) -> Non
     await stream.send(*(Order(order_id=number) for number in range(8)))
     async with working(streams):
         await eventually(lambda: seen == [1, 3, 5, 7])
-
-        async def acked() -> bool:
-            return await pending(stream, 0, "work") == 0
-
-        await eventually(acked)
+        await eventually(lambda: gives(pending(stream, 0, "work"), 0))
 
 
 @pytest.mark.row("R18")
@@ -202,9 +198,6 @@ async def test_a_full_sink_keeps_its_dead_letters_and_failed_events_wait(
     async def stored() -> list[int]:
         return [letters.original(one).order_id for _, one in await records(letters.sink)]
 
-    async def last_is_stored() -> bool:
-        return await stored() == [2]
-
     async with working(streams):
         for number in range(3):
             await stream.send(Order(order_id=number))
@@ -212,7 +205,7 @@ async def test_a_full_sink_keeps_its_dead_letters_and_failed_events_wait(
         assert await stored() == [0, 1]
         assert await pending(stream, 0, "work") == 1
         await streams.link.command("DEL", letters.sink.keys.log(0))
-        await eventually(last_is_stored)
+        await eventually(lambda: gives(stored(), [2]))
 
 
 @pytest.mark.row("R18")
