@@ -18,14 +18,7 @@ from chancy.plugins.redis import RedisPlugin
 from chancy.plugins.redis.keys import shard_tag
 from tests.faults import fleet as fleets
 from tests.faults.book import Book
-from tests.faults.test_failover import (
-    BEHIND_S,
-    JOBS_PER_S,
-    LOAD_S,
-    MARGIN_S,
-    Pushes,
-    began_after,
-)
+from tests.faults.test_failover import BEHIND_S, JOBS_PER_S, LOAD_S, MARGIN_S, Pushes, began_after
 from tests.plugins.redis.jobs.test_durability_chaos import follow, in_step
 from tests.plugins.redis.streams.shards import Shards, tell
 from tests.plugins.redis.test_replicated import sentinel

@@ -10,16 +10,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from chancy import (
-    Chancy,
-    ChangedJobs,
-    ConfigurationError,
-    Job,
-    JobSelection,
-    Queue,
-    State,
-    Worker,
-)
+from chancy import Chancy, ChangedJobs, ConfigurationError, Job, JobSelection, Queue, State, Worker
 from chancy.app import selection
 from chancy.errors import PushError
 from chancy.postgres.broker import PostgresBroker

@@ -11,13 +11,7 @@ from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
 from hypothesis import strategies
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.failure import Failure

@@ -21,11 +21,7 @@ from chancy.errors import ConfigurationError
 from chancy.executors.base import NO_CALLBACKS, AttemptCallbacks
 from chancy.executors.cluster.executor import ClusterExecutor, ClusterLost, Room, RunLost
 from chancy.executors.cluster.hosting import deliver, host
-from chancy.executors.cluster.messages import (
-    HostedCall,
-    HostMessage,
-    WorkerMessage,
-)
+from chancy.executors.cluster.messages import HostedCall, HostMessage, WorkerMessage
 from chancy.executors.setup import ExecutorSetup
 from chancy.job.limits import NO_LIMITS, Limits
 from chancy.queue.executor_kind import decode_options

@@ -13,15 +13,7 @@ from chancy.executors.base import Executor
 from chancy.executors.process.group import ChildPool, turn_is_over
 from chancy.executors.setup import ExecutorSetup, make_executor
 from chancy.queue.executor_options import ProcessOptions
-from tests.contract.executor.calls import (
-    MAX_PAYLOAD,
-    Place,
-    claim_of,
-    end_of,
-    find,
-    result,
-    run,
-)
+from tests.contract.executor.calls import MAX_PAYLOAD, Place, claim_of, end_of, find, result, run
 from tests.support.children import executor_processes
 from tests.support.waiting import eventually
 

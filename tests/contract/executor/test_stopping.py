@@ -9,14 +9,7 @@ import psutil
 import pytest
 
 from chancy.attempt.claim import Claim
-from chancy.attempt.outcome import (
-    Cancelled,
-    Outcome,
-    Raised,
-    Released,
-    Returned,
-    TimedOut,
-)
+from chancy.attempt.outcome import Cancelled, Outcome, Raised, Released, Returned, TimedOut
 from chancy.executors.base import Executor
 from chancy.job.limits import Limit, Limits
 from chancy.queue.executor_options import (

@@ -11,14 +11,7 @@ from chancy.attempt.outcome import Cancelled, Released, Returned
 from chancy.executors.base import Executor
 from chancy.executors.thread import pool
 from tests.contract.executor import worker_scripts as executor_scripts
-from tests.contract.executor.calls import (
-    DEADLINE_S,
-    Place,
-    claim_of,
-    end_of,
-    result,
-    started,
-)
+from tests.contract.executor.calls import DEADLINE_S, Place, claim_of, end_of, result, started
 from tests.support.waiting import eventually
 
 

@@ -8,11 +8,7 @@ import contextlib
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from chancy.errors import (
-    BrokerUnavailable,
-    ConfigurationError,
-    StatementFailed,
-)
+from chancy.errors import BrokerUnavailable, ConfigurationError, StatementFailed
 from chancy.postgres.drivers.base import Connection, Driver
 from chancy.postgres.dsn import parse
 from tests.integration.drivers.conftest import is_running, run

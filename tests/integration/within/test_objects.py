@@ -16,10 +16,7 @@ import psycopg
 import psycopg_pool
 import pytest
 from sqlalchemy import Engine, create_engine, text
-from sqlalchemy.exc import (
-    IntegrityError,
-    ProgrammingError,
-)
+from sqlalchemy.exc import IntegrityError, ProgrammingError
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
     AsyncSession,

@@ -9,17 +9,7 @@ from typing import Any
 import pytest
 from cryptography.fernet import Fernet
 
-from chancy import (
-    Chancy,
-    Job,
-    JobFailed,
-    PushError,
-    Queue,
-    Reference,
-    State,
-    Unique,
-    Worker,
-)
+from chancy import Chancy, Job, JobFailed, PushError, Queue, Reference, State, Unique, Worker
 from chancy.errors import ConfigurationError, InvalidArguments, UnreadablePayload
 from chancy.plugin.tables import PayloadTable
 from chancy.plugins.batch import Batch, Batches

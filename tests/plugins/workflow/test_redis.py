@@ -7,14 +7,7 @@ import pytest
 from chancy import Chancy, JobFilter, PushError, job
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.redis import RedisPlugin
-from chancy.plugins.workflow import (
-    Each,
-    From,
-    StepState,
-    Workflow,
-    Workflows,
-    WorkflowState,
-)
+from chancy.plugins.workflow import Each, From, StepState, Workflow, Workflows, WorkflowState
 from chancy.routing.router import RoutedBroker
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import states, stopped

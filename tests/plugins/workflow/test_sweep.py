@@ -17,14 +17,7 @@ from chancy.clock import SystemClock
 from chancy.plugin.tables import PluginTables
 from chancy.plugin.tracking.sweep import GONE_S
 from chancy.plugins.dead_letter import DeadLetters
-from chancy.plugins.workflow import (
-    From,
-    StepState,
-    Workflow,
-    Workflows,
-    WorkflowState,
-    chain,
-)
+from chancy.plugins.workflow import From, StepState, Workflow, Workflows, WorkflowState, chain
 from chancy.plugins.workflow.outcomes import RecordedAttempt, StepOutcomes, StepRef
 from chancy.plugins.workflow.sweep import WorkflowSweep
 from chancy.testing.clock import ManualClock

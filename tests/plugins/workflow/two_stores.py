@@ -9,9 +9,7 @@ from typing import Any
 from chancy import Chancy, Job, Queue, Worker
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.redis import RedisPlugin
-from chancy.plugins.workflow import (
-    Workflows,
-)
+from chancy.plugins.workflow import Workflows
 from tests.plugins.workflow.running import ASYNC, SOON
 
 FAST = Queue(name="fast", executor="async", broker="redis")

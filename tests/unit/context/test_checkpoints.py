@@ -12,12 +12,7 @@ from chancy.attempt.claim import Claim
 from chancy.context.checkpoints import MAX_CHECKPOINTS, MAX_NAME
 from chancy.context.context import AttemptInfo, JobContext
 from chancy.context.host import DetachedHost
-from chancy.errors import (
-    Interrupted,
-    InvalidCheckpoint,
-    JobError,
-    PayloadTooLarge,
-)
+from chancy.errors import Interrupted, InvalidCheckpoint, JobError, PayloadTooLarge
 from tests.support.claims import claimed
 from tests.unit.context.hosts import Ear, Stored
 
