@@ -15,6 +15,7 @@ from chancy.plugins.redis.streams.producing.relay import EventRelay
 from chancy.plugins.redis.streams.producing.stream import Stream
 from tests.plugins.redis.streams.fleet import in_turn
 from tests.plugins.redis.streams.orders import Order, orders
+from tests.support.waiting import eventually
 
 
 class Shop:
@@ -53,6 +54,15 @@ class Shop:
         while await mine.turn():
             pass
         assert await self.waiting() == []
+
+    async def emptied_by(self, relay: EventRelay) -> None:
+        """Let a relay take turns until nothing is left."""
+
+        async def empty() -> bool:
+            await relay.turn()
+            return not await self.waiting()
+
+        await eventually(empty)
 
 
 @asynccontextmanager

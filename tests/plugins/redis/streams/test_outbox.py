@@ -155,14 +155,8 @@ async def test_a_relay_that_died_after_it_appended_repeats_nothing(
     assert await every(shop.stream) == [[0, 2, 4], [1, 3, 5]]
     assert len(await shop.waiting()) == 2
     await shop.commit(6, 7)
-    second = shop.relay()
-
-    async def empty() -> bool:
-        # As soon as the lease of the first relay has ended.
-        await second.turn()
-        return not await shop.waiting()
-
-    await eventually(empty)
+    # As soon as the lease of the first relay has ended.
+    await shop.emptied_by(shop.relay())
     assert await every(shop.stream) == [[0, 2, 4, 6], [1, 3, 5, 7]]
     # The number of marks in Redis does not grow.
     assert await shop.stream.link.command("ZCARD", shop.stream.keys.relayed(0)) <= 2
@@ -211,22 +205,14 @@ async def test_a_script_that_arrives_after_its_retry_appends_nothing(
         return [error]
 
     mine = shop.relay()
-
-    async def relay_all() -> None:
-        async def empty() -> bool:
-            await mine.turn()
-            return not await shop.waiting()
-
-        await eventually(empty)
-
     await shop.commit(0, 2)
     with monkeypatch.context() as patch:
         around(patch, delayed)
         with pytest.raises(BrokerUnavailable) if whole else contextlib.nullcontext():
             await mine.turn()
-    await relay_all()
+    await shop.emptied_by(mine)
     await shop.commit(4)
-    await relay_all()
+    await shop.emptied_by(mine)
     [call] = late
     await shop.stream.link.run(call.script, call.keys, call.args)
     assert await every(shop.stream) == [[0, 2, 4], []]
@@ -287,12 +273,7 @@ async def test_a_full_partition_waits_and_holds_up_no_other(
         rows = await shop.store.fetch("select problem from chancy.redis_events order by pos")
         assert [row[0] for row in rows] == ["no room for 1 events", None]
         await shop.stream.link.command("DEL", shop.stream.keys.log(0))
-
-        async def empty() -> bool:
-            await mine.turn()
-            return not await shop.waiting()
-
-        await eventually(empty)
+        await shop.emptied_by(mine)
         assert (await every(shop.stream))[0] == [4, 6], "in their order"
 
 
@@ -330,12 +311,7 @@ async def test_a_locked_row_holds_up_no_other_partition(
         assert await every(shop.stream) == [first, [1, 3]]
         assert await shop.waiting() == 3 * [(0, 1)]
         await other.rollback()
-
-    async def empty() -> bool:
-        await mine.turn()
-        return not await shop.waiting()
-
-    await eventually(empty)
+    await shop.emptied_by(mine)
     assert await every(shop.stream) == [[0, 2, 4, 6], [1, 3]]
 
 
@@ -354,12 +330,7 @@ async def test_a_full_server_refuses_the_events_of_rows(
         assert "Redis is full" in problem
         assert await every(shop.stream) == [[0], []]
         await link.command("CONFIG", "SET", "maxmemory", 0)
-
-        async def empty() -> bool:
-            await mine.turn()
-            return not await shop.waiting()
-
-        await eventually(empty)
+        await shop.emptied_by(mine)
         assert await every(shop.stream) == [[0, 2], []]
 
 
