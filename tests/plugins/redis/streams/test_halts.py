@@ -21,7 +21,7 @@ from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.streams import Streams
 from tests.plugins.redis.streams.fleet import Fleet, Order, fleet, working
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, gives
 
 
 def _no_decode(_: Any) -> Order:
@@ -41,11 +41,7 @@ async def test_resume_continues_the_named_partitions_and_shows_why_they_stopped(
         worker = await crew.settle()
         await crew.send(0, 6, keys=3)
         both = {0: "ValueError: event 0", 1: "ValueError: event 1"}
-
-        async def shown(wanted: dict[int, str]) -> bool:
-            return await halted(crew) == wanted
-
-        await eventually(lambda: shown(both))
+        await eventually(lambda: gives(halted(crew), both))
         await eventually(lambda: crew.numbers == [2, 5])
         look = Inspection(crew.orders, "handle")
         assert await look.resume([2]) == {}
@@ -54,7 +50,7 @@ async def test_resume_continues_the_named_partitions_and_shows_why_they_stopped(
         assert await look.resume([1]) == {1: "ValueError: event 1"}
         await eventually(lambda: crew.numbers[-2:] == [1, 4])
         assert worker.executor.runner.halted == {0}
-        await eventually(lambda: shown({0: "ValueError: event 0"}))
+        await eventually(lambda: gives(halted(crew), {0: "ValueError: event 0"}))
         assert await look.resume() == {0: "ValueError: event 0"}
         await eventually(lambda: crew.numbers[-2:] == [0, 3])
         assert await halted(crew) == {}

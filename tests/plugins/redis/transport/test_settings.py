@@ -6,7 +6,7 @@ import asyncio
 import gc
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from functools import partial
 
@@ -25,7 +25,7 @@ from chancy.plugins.redis.transport.translation import broker_error
 from chancy.testing.conformance.bench import Bench, prepared
 from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, gives
 
 Own = Callable[..., RedisServer]
 KEYS = [f"{{t:{name}:0}}" for name in ("a", "b", "c", "d")]
@@ -270,15 +270,11 @@ async def test_only_blocking_commands_have_connections_of_their_own(
     assert await count() == 1
     wait = ("WAIT", 1, 100)
     waiting = [asyncio.create_task(connections.exchange([wait])) for _ in range(8)]
-    await eventually(lambda: _is(count, 9))
+    await eventually(lambda: gives(count(), 9))
     await asyncio.gather(*waiting)
     await connections.exchange([("WAIT", 1, 10)])
-    await eventually(lambda: _is(count, 2))
+    await eventually(lambda: gives(count(), 2))
     connections.close()
-
-
-async def _is(count: Callable[[], Awaitable[int]], wanted: int) -> bool:
-    return await count() == wanted
 
 
 async def test_waiting_calls_fail_when_the_server_dies(own_redis: Start) -> None:
