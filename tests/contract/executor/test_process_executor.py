@@ -18,9 +18,6 @@ from tests.contract.executor import worker_scripts as executor_scripts
 from tests.contract.executor.calls import DEADLINE_S, Place, claim_of, end_of, result, run, started
 from tests.support.waiting import eventually, eventually_sync
 
-LONG = pytest.mark.chaos
-
-
 DEATHS: list[tuple[str, dict[str, object], str]] = [
     ("exit_at_once", {"status": 3}, "exited with status 3"),
     ("exit_at_once", {"status": 0}, "exited with status 0"),
@@ -166,10 +163,9 @@ async def test_process_stops_although_a_program_cannot_be_found(
         assert "child 2 could not be started" in caplog.text
 
 
-@pytest.mark.parametrize("name", [pytest.param("wait-idle", marks=LONG), "wait-busy"])
-def test_process_children_end_when_the_worker_is_killed(tmp_path: Path, name: str) -> None:
-    """Also in the middle of a call that holds the interpreter."""
-    with executor_scripts.start(name, tmp_path) as worker:
+def test_process_children_end_when_the_worker_is_killed(tmp_path: Path) -> None:
+    """Even in the middle of a call that holds the interpreter."""
+    with executor_scripts.start("wait", tmp_path) as worker:
         assert worker.stdout is not None
         child = psutil.Process(int(worker.stdout.readline()))
         eventually_sync((tmp_path / "started").exists)

@@ -75,15 +75,12 @@ async def die(name: str, function: str) -> None:
         await it.run(claim_of(function, **({"status": 3} if function == "exit_at_once" else {})))
 
 
-async def wait_to_be_killed(place: Place, busy: bool) -> None:
+async def wait_to_be_killed(place: Place) -> None:
     """Have a child, say its pid, and wait."""
     async with started("process") as it:
         sys.stdout.write(f"{await result(it, 'pid')}\n")
         sys.stdout.flush()
-        if busy:
-            await it.run(claim_of("hold_the_interpreter", started=str(place.started)))
-        await result(it, "mark", path=str(place.started))
-        await asyncio.sleep(3600)
+        await it.run(claim_of("hold_the_interpreter", started=str(place.started)))
 
 
 async def main(name: str, folder: str) -> None:
@@ -101,8 +98,8 @@ async def main(name: str, folder: str) -> None:
             await die("async", name.rpartition("-")[2])
         case "die-thread-exit_at_once" | "die-thread-segfault":
             await die("thread", name.rpartition("-")[2])
-        case "wait-idle" | "wait-busy":
-            await wait_to_be_killed(place, busy=name == "wait-busy")
+        case "wait":
+            await wait_to_be_killed(place)
         case _:
             raise ValueError(name)
     sys.stdout.write("stopped\n")
