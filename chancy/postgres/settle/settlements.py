@@ -33,10 +33,11 @@ T = TypeVar("T")
 _lock_order, _state = attrgetter("id.int"), attrgetter("state")
 # `State.final` is a property that takes a tenth of a microsecond for each job.
 _FIRST_FINAL = min(state for state in State if state.final)
-#: Classes of SQLSTATEs that are not about one job: an error in a statement, a missing privilege or
-#: schema, an object that cannot be used now, an internal error.
+#: Classes of SQLSTATEs that may not be about one job: an error in a statement, a missing privilege
+#: or schema, an object that cannot be used now, an internal error. A trigger may raise them, too.
 _OF_ALL_JOBS = ("42", "3F", "55", "XX")
-#: Jobs of a call whose every outcome is refused. With more, the cause is not one job.
+#: Jobs of a call whose every outcome is refused, and jobs refused since one was last stored. With
+#: more, the cause is not one job.
 _MOST_REFUSED = 32
 
 
@@ -52,6 +53,8 @@ class Settlements:
         self._blocked: frozenset[UUID] = frozenset()
         #: Jobs of the current call whose every outcome was refused.
         self._refused = 0
+        #: Jobs refused for a reason that may be that of all jobs, since one was last stored.
+        self._suspects: set[UUID] = set()
 
     async def settle(
         self, settlements: Sequence[Settlement], inside: Sequence[TransactionHook] = ()
@@ -168,6 +171,8 @@ class Settlements:
                 middle = len(batch) // 2
                 return await self._settle_each((batch[:middle], batch[middle:]), inside)
             accepted = await self._store_refused(batch[0], inside)
+        if accepted:
+            self._suspects.clear()
         if len(accepted) == len(batch):
             return set()
         ids = {row[0] for row in accepted}
@@ -217,8 +222,9 @@ class Settlements:
                 return await self._store_with_hooks([_failed(settlement, error)], inside)
             except StatementFailed as again:
                 self._refused += 1
-                of_all = again.sqlstate.startswith(_OF_ALL_JOBS) or self._refused > _MOST_REFUSED
-                if again.retryable or of_all:
+                if again.sqlstate.startswith(_OF_ALL_JOBS):
+                    self._suspects.add(settlement.id)
+                if again.retryable or max(self._refused, len(self._suspects)) > _MOST_REFUSED:
                     raise
                 raise RowsLocked(frozenset({settlement.id}), frozenset()) from again
 

@@ -26,6 +26,7 @@ from chancy.errors import LOCK_NOT_AVAILABLE, RowsLocked, StatementFailed
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.connections.heartbeat import Register
 from chancy.postgres.drivers.base import Row
+from chancy.postgres.settle import settlements
 from chancy.postgres.settle.settlements import Settlements
 from chancy.postgres.statements import Statements
 from chancy.queue.queue import Queue
@@ -198,7 +199,10 @@ async def test_a_refused_and_a_locked_settlement_hold_up_no_others(
         assert {await bench.state(claim.id) for claim in free} == {State.SUCCEEDED}
 
 
-async def test_a_job_whose_every_outcome_is_refused_holds_up_no_others(dsn: str) -> None:
+@pytest.mark.parametrize("sqlstate", ["P0001", "42501"])
+async def test_a_job_whose_every_outcome_is_refused_holds_up_no_others(
+    dsn: str, sqlstate: str
+) -> None:
     """As by a trigger of the user. The server may accept it later."""
     async with AsyncExitStack() as opened:
         broker = PostgresBroker(dsn)
@@ -208,24 +212,58 @@ async def test_a_job_whose_every_outcome_is_refused_holds_up_no_others(dsn: str)
         await bench.prepare()
         refused, other = await bench.running(prepared(), prepared())
         with psycopg.connect(dsn, autocommit=True) as person:
-            person.execute(
-                "create function refuse() returns trigger language plpgsql as"
-                " 'begin raise exception ''no''; end'"
-            )
-            when = (
-                "create trigger refuse before insert on chancy.finished_jobs for each row"
-                f" when (new.id = '{refused.id}') execute function refuse()"
-            )
-            person.execute(when.encode())
-            endings = [settlement(claim, State.SUCCEEDED) for claim in (refused, other)]
-            with pytest.raises(RowsLocked) as found:
-                await broker.settle(endings)
-            assert found.value.ids == {refused.id}
+            refuse_ends(person, f"new.id = '{refused.id}'", sqlstate)
+            alone = [settlement(refused, State.SUCCEEDED)]
+            endings = [*alone, settlement(other, State.SUCCEEDED)]
+            for batch in (alone, endings):
+                with pytest.raises(RowsLocked) as found:
+                    await broker.settle(batch)
+                assert found.value.ids == {refused.id}
             assert await bench.state(other.id) is State.SUCCEEDED
             assert await bench.state(refused.id) is State.RUNNING
             person.execute("drop trigger refuse on chancy.finished_jobs")
         assert await broker.settle(endings) == frozenset()
         assert await bench.state(refused.id) is State.SUCCEEDED
+
+
+async def test_claims_stop_if_a_wrong_schema_refuses_every_outcome(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`StatementFailed` makes the worker stop its claims, `RowsLocked` does not."""
+    monkeypatch.setattr(settlements, "_MOST_REFUSED", 2)
+    async with AsyncExitStack() as opened:
+        broker = PostgresBroker(dsn)
+        opened.push_async_callback(broker.close)
+        await broker.open()
+        bench = Bench(broker)
+        await bench.prepare()
+        claims = await bench.running(*(prepared() for _ in range(3)))
+        endings = [[settlement(claim, State.SUCCEEDED)] for claim in claims]
+        with psycopg.connect(dsn, autocommit=True) as person:
+            refuse_ends(person, "true", "42501")
+            for ending in (*endings[:2], *endings[:2]):
+                with pytest.raises(RowsLocked):
+                    await broker.settle(ending)
+            for ending in (endings[2], endings[0]):
+                with pytest.raises(StatementFailed, match="42501"):
+                    await broker.settle(ending)
+            person.execute("drop trigger refuse on chancy.finished_jobs")
+            assert await broker.settle(endings[0]) == frozenset()
+            refuse_ends(person, "true", "42501")
+            with pytest.raises(RowsLocked):
+                await broker.settle(endings[1])
+
+
+def refuse_ends(person: psycopg.Connection, when: str, sqlstate: str) -> None:
+    """Let a trigger refuse to store the end of jobs."""
+    person.execute(
+        "create or replace function refuse() returns trigger language plpgsql as"
+        f" 'begin raise exception ''no'' using errcode = ''{sqlstate}''; end'".encode()
+    )
+    person.execute(
+        "create trigger refuse before insert on chancy.finished_jobs for each row"
+        f" when ({when}) execute function refuse()".encode()
+    )
 
 
 async def test_a_row_that_stays_locked_holds_up_other_settlements_once(dsn: str) -> None:
