@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 import psutil
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from chancy.errors import BrokerUnavailable, ConfigurationError, StatementFailed
 from chancy.postgres.drivers.base import Connection, Driver
@@ -264,11 +265,30 @@ async def test_the_server_ends_a_statement_whose_client_is_gone(
         await eventually(lambda: count(holder, blocked) == 0, timeout=15.0)
 
 
-async def test_a_check_interval_of_the_dsn_is_kept(chosen: Driver, empty_dsn: str) -> None:
-    dsn = f"{empty_dsn}?options=-c%20client_connection_check_interval%3D1h"
+async def server_settings(session: Connection) -> list[str]:
+    """How soon the server ends a session whose client is gone."""
+    (row,) = await session.fetch(
+        "select current_setting('tcp_keepalives_idle'), current_setting('tcp_keepalives_interval'),"
+        " current_setting('tcp_keepalives_count'), current_setting('tcp_user_timeout'),"
+        " current_setting('client_connection_check_interval')"
+    )
+    return [str(value) for value in row]
+
+
+async def test_the_server_ends_sessions_of_machines_that_vanish(proxied: Connection) -> None:
+    assert await server_settings(proxied) == ["10", "5", "3", "30000", "5s"]
+
+
+async def test_what_the_dsn_sets_for_vanished_clients_is_kept(
+    chosen: Driver, proxy: Proxy, empty_dsn: str
+) -> None:
+    chosen_here = "tcp_keepalives_idle=77 tcp_user_timeout=0 client_connection_check_interval=1h"
+    options = " ".join(f"-c {setting}" for setting in chosen_here.split())
+    dsn = make_conninfo(proxy.dsn(empty_dsn), options=options)
     session = await chosen.connect(dsn, application_name="test")
-    assert list(await session.fetch("show client_connection_check_interval")) == [("1h",)]
+    assert await server_settings(session) == ["77", "5", "3", "0", "1h"]
     await session.close()
+    proxy.close()
 
 
 async def test_the_kernel_looks_after_idle_lines(proxied: Connection, proxy: Proxy) -> None:
