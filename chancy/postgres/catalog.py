@@ -10,7 +10,7 @@ from uuid import UUID
 
 from chancy.broker.values import JobFilter, QueueCounts, WorkerRecord
 from chancy.checks import check_queue_name
-from chancy.errors import ConfigurationError
+from chancy.errors import LOCK_NOT_AVAILABLE, ConfigurationError, StatementFailed
 from chancy.job.definition import QueuedJob
 from chancy.job.limits import encode_limits
 from chancy.postgres import rows
@@ -119,7 +119,15 @@ class Catalog:
         return bool(found)
 
     async def stop_worker(self, worker_id: UUID) -> bool:
-        return bool(await self._fetch(self._sql.stop_worker, worker_id))
+        try:
+            return bool(await self._fetch(self._sql.stop_worker, worker_id))
+        except StatementFailed as error:
+            if error.sqlstate != LOCK_NOT_AVAILABLE:
+                raise
+            why = f"another transaction has locked the row of the worker {worker_id}"
+            raise StatementFailed(
+                f"{why}: end it, or try again", sqlstate=LOCK_NOT_AVAILABLE
+            ) from error
 
     async def workers(self, heartbeat_age_s: float) -> Sequence[WorkerRecord]:
         return [rows.worker(row) for row in await self._fetch(self._sql.workers, heartbeat_age_s)]

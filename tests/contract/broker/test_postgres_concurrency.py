@@ -199,6 +199,23 @@ async def test_a_refused_and_a_locked_settlement_hold_up_no_others(
         assert {await bench.state(claim.id) for claim in free} == {State.SUCCEEDED}
 
 
+async def test_the_request_to_stop_a_worker_waits_briefly_for_its_row(dsn: str) -> None:
+    async with AsyncExitStack() as opened:
+        broker = PostgresBroker(dsn)
+        opened.push_async_callback(broker.close)
+        await broker.open()
+        bench = Bench(broker)
+        await bench.prepare()
+        id = bench.worker_id
+        with psycopg.connect(dsn) as person:
+            person.execute("select from chancy.workers for update")
+            began = time.monotonic()
+            with pytest.raises(StatementFailed, match=f"locked the row of the worker {id}: end it"):
+                await broker.stop_worker(id)
+            assert time.monotonic() - began < 10
+        assert await broker.stop_worker(id)
+
+
 @pytest.mark.parametrize("sqlstate", ["P0001", "42501"])
 async def test_a_job_whose_every_outcome_is_refused_holds_up_no_others(
     dsn: str, sqlstate: str
