@@ -270,8 +270,14 @@ class BlockingCalls:
         if upsert and not isinstance(broker, RoutedBroker):
             check_move(await broker.queues(queue.name), queue, None)
         # First: its notification may reach a worker of this application before the call returns.
+        known = queue.name in self._own_queues
         self._own_queues.add(queue.name)
-        return await broker.declare(queue, upsert=upsert)
+        try:
+            return await broker.declare(queue, upsert=upsert)
+        except BaseException:
+            if not known:
+                self._own_queues.discard(queue.name)
+            raise
 
 
 async def _within(pushed: PreparedPush[Any], broker: Broker, connection: object) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from chancy import Chancy, JobFilter, Queue
 from chancy.app import known_queues
-from chancy.errors import PushError
+from chancy.errors import PushError, StatementFailed
 from chancy.testing.clock import ManualClock
 from chancy.testing.memory import MemoryBroker
 from tests.support import jobs
@@ -92,6 +92,24 @@ async def test_a_strict_application_refuses_an_undeclared_queue(dsn: str) -> Non
                 chancy.sync_push_many([NOTE(1).with_queue("mail"), NOTE(1).with_queue("maill")])
         assert len(await chancy.find_jobs(JobFilter(queue="maill"))) == 0
     assert count(dsn) == 2
+
+
+async def test_a_queue_whose_declaration_failed_is_not_known(
+    broker: CountingBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object, **__: object) -> Queue:
+        raise StatementFailed("permission denied", sqlstate="42501")
+
+    async with Chancy(broker=broker, strict_queues=True) as chancy:
+        await chancy.declare(Queue(name="mail"))
+        with monkeypatch.context() as patch:
+            patch.setattr(broker, "declare", refuse)
+            for name in ("mail", "refused"):
+                with pytest.raises(StatementFailed, match="permission denied"):
+                    await chancy.declare(Queue(name=name))
+        assert (chancy.has_queue("mail"), chancy.has_queue("refused")) == (True, False)
+        with pytest.raises(PushError, match="queue 'refused' is not declared"):
+            await chancy.push(NOTE(1).with_queue("refused"))
 
 
 def test_sync_pushes_are_checked_too(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
