@@ -55,11 +55,13 @@ class BrokerSet:
 
     async def open(self) -> None:
         await self.control.open()
-        for name in self.others:
-            try:
-                await self.ready(name)
-            except BrokerUnavailable as error:
-                self.outages.failed(name, error)
+        # All at once: together, unavailable ones take no longer than the slowest of them.
+        opening = await asyncio.gather(*map(self.ready, self.others), return_exceptions=True)
+        for name, result in zip(self.others, opening, strict=True):
+            if isinstance(result, BrokerUnavailable):
+                self.outages.failed(name, result)
+            elif isinstance(result, BaseException):
+                raise result
 
     async def close(self) -> None:
         self._closed.update(self.others)

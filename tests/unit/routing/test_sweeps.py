@@ -13,6 +13,7 @@ from chancy.broker.contract import Broker
 from chancy.broker.values import Cancellation, JobFilter
 from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.queue.queue import DEFAULT_BROKER, Queue
+from chancy.routing.members import BrokerSet
 from chancy.routing.router import RoutedBroker
 from chancy.states import State
 from chancy.testing.clock import ManualClock
@@ -64,6 +65,27 @@ class Pair:
         """Let a broker fail; returns the name of the other one."""
         self.brokers[name].error = error
         return NAMES[1 - NAMES.index(name)]
+
+
+async def test_unavailable_brokers_are_opened_at_the_same_time() -> None:
+    """One after the other, each would delay the start of an application by its timeout."""
+    opening, names = set[str](), {"a", "b"}
+
+    class UnavailableBroker(MemoryBroker):
+        name = ""
+
+        async def open(self) -> None:
+            opening.add(self.name)
+            await eventually(lambda: opening == names)
+            raise BrokerUnavailable("away")
+
+    others = {name: UnavailableBroker() for name in names}
+    for name, broker in others.items():
+        broker.name = name
+    brokers = BrokerSet(MemoryBroker(), others, ManualClock())
+    await brokers.open()
+    assert all(map(brokers.outages.paused, names))
+    await brokers.close()
 
 
 @pytest.fixture
