@@ -172,6 +172,8 @@ class BrokerUnavailable(BrokerError):
     retryable = True
     #: Whether the session may only read, because ``default_transaction_read_only`` is on.
     read_only = False
+    #: Whether the server runs, and refused only this connection: it goes on with those of others.
+    refused = False
 
 
 class NotOpen(BrokerUnavailable):

@@ -98,8 +98,9 @@ class HeartbeatThread:
         for half an interval; 0 otherwise.
 
         A refusal counts as an answer: usually the server is then unavailable to all workers, and
-        none of them is declared dead. A statement that fails does not count: the server executes
-        those of other workers.
+        none of them is declared dead. A statement that fails does not count, nor does a connection
+        that a running server refuses, for example because it has too many: the server executes
+        those of other workers, which declare this one dead.
         """
         now, sent_at = time.monotonic(), self._sent_at
         if sent_at is None or now - sent_at < min(_REFUSED_S, self._interval_s / 2):
@@ -187,7 +188,7 @@ class HeartbeatThread:
                         # The next transaction that gets the lock is the one that waits for it.
                         backoff.reset()
                     pause = backoff.next_s()
-                    failed = isinstance(error, StatementFailed) and error.sqlstate
+                    failed = getattr(error, "sqlstate", None) or getattr(error, "refused", False)
                     if time.monotonic() - began < _REFUSED_S and not failed:
                         self._answered_at, self._sent_at = began, None
                     logger.warning("heartbeat_failed next_try_s=%.1f error=%s", pause, error)

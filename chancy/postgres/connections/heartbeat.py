@@ -78,8 +78,13 @@ class Register:
             if error.sqlstate in (LOCK_NOT_AVAILABLE, sqlstates.QUERY_CANCELED):
                 locked = "a transaction has locked the row of the worker, or the server is slow"
                 raise StatementFailed(f"{locked}: {why}", sqlstate=error.sqlstate) from error
+            failed = BrokerUnavailable(f"the heartbeat failed: {why}")
+            if self._connection is None:
+                from chancy.postgres.drivers.psycopg import refusal
+
+                failed.refused = sqlstates.serves_others(refusal(error.sqlstate, why)[0])
             self.close()
-            raise BrokerUnavailable(f"the heartbeat failed: {why}") from error
+            raise failed from error
 
     def _connect(self) -> psycopg.Connection[tuple[int]]:
         """See `chancy.postgres.drivers.timelines.connect`. Reads the timeline only if a session of

@@ -32,6 +32,10 @@ _REFUSALS = (
     ("no password supplied", "28P01"),
     ('role "', "28000"),
     ('database "', "3D000"),
+    ("sorry, too many clients", sqlstates.TOO_MANY_CONNECTIONS),
+    ("remaining connection slots are reserved", sqlstates.TOO_MANY_CONNECTIONS),
+    ("too many connections for", sqlstates.TOO_MANY_CONNECTIONS),
+    ("no more connections allowed", sqlstates.TOO_MANY_CONNECTIONS),
 )
 
 # The function of the server that refuses a wrong number of parameters, with a code that otherwise
@@ -201,7 +205,7 @@ def refused_session(place: str, error: Exception) -> Exception | None:
     """The exception to raise for a session that psycopg could not open; None if ``error`` has
     another reason."""
     known = _explain(error)
-    return None if known is None else connect_failure(place, *_refusal(*known))
+    return None if known is None else connect_failure(place, *refusal(*known))
 
 
 def failed_statement(place: str, error: Exception) -> Exception:
@@ -212,7 +216,7 @@ def failed_statement(place: str, error: Exception) -> Exception:
     return StatementFailed(sqlstates.advised(sqlstate, text), sqlstate=sqlstate)
 
 
-def _refusal(sqlstate: str | None, text: str) -> tuple[str | None, str]:
+def refusal(sqlstate: str | None, text: str) -> tuple[str | None, str]:
     """The SQLSTATE of a refused connection, from the server's message, and the message."""
     if sqlstate is None and "FATAL:" in text:
         message = text.rpartition("FATAL:")[2].strip()

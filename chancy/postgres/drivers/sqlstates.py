@@ -19,6 +19,9 @@ STALE_STATEMENT = frozenset({"0A000", "26000", "42P05"})
 _REFUSED_CLASS = "28"
 _REFUSED = frozenset({"3D000"})
 
+#: The server has no room for another session of this client.
+TOO_MANY_CONNECTIONS = "53300"
+
 #: "Data exception": used for parameters that a driver rejects before it sends the statement. The
 #: server would have returned this class.
 DATA_EXCEPTION = "22000"
@@ -124,6 +127,11 @@ def lost(sqlstate: str) -> bool:
 def lost_on_connect(sqlstate: str) -> bool:
     """Whether the server cannot accept a session right now (53300: it has too many)."""
     return lost(sqlstate) or sqlstate[:2] in ("53", "57", "58")
+
+
+def serves_others(sqlstate: str | None) -> bool:
+    """Whether a server that refused a connection goes on with the sessions that it has."""
+    return sqlstate is not None and (refused(sqlstate) or sqlstate == TOO_MANY_CONNECTIONS)
 
 
 def refused(sqlstate: str) -> bool:

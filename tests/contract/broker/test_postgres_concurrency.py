@@ -22,7 +22,7 @@ from chancy.broker.contract import Broker
 from chancy.broker.optional import Survey
 from chancy.broker.transaction import TransactionHook
 from chancy.broker.values import Cancellation, JobFilter
-from chancy.errors import LOCK_NOT_AVAILABLE, RowsLocked, StatementFailed
+from chancy.errors import LOCK_NOT_AVAILABLE, BrokerUnavailable, RowsLocked, StatementFailed
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.connections.heartbeat import Register
 from chancy.postgres.drivers.base import Row
@@ -427,3 +427,24 @@ async def test_a_supervisor_does_not_wait_for_the_locked_row_of_a_worker(
         assert register.forget(worker)
     finally:
         register.close()
+
+
+async def test_a_heartbeat_tells_a_server_that_refuses_it_from_one_that_is_down(dsn: str) -> None:
+    """A server that has too many connections, or refuses the role, goes on with other workers."""
+    role, worker = f"beats_{uuid4().hex[:12]}", uuid4()
+    ask(dsn, f"create role {role} login connection limit 0")
+    try:
+        full = Register(make_conninfo(dsn, user=role), Statements("chancy"))
+        with pytest.raises(BrokerUnavailable, match="too many connections for role") as refused:
+            await asyncio.to_thread(full.beat, worker, 0.0)
+        assert refused.value.refused
+    finally:
+        ask(dsn, f"drop role {role}")
+    unknown = Register(make_conninfo(dsn, user=role), Statements("chancy"))
+    with pytest.raises(BrokerUnavailable, match=role) as refused:
+        await asyncio.to_thread(unknown.beat, worker, 0.0)
+    assert refused.value.refused
+    down = Register(make_conninfo(dsn, host="127.0.0.1", port="1"), Statements("chancy"))
+    with pytest.raises(BrokerUnavailable, match="refused") as away:
+        await asyncio.to_thread(down.beat, worker, 0.0)
+    assert not away.value.refused

@@ -99,6 +99,15 @@ async def test_a_worker_whose_heartbeats_time_out_on_the_server_is_cut_off() -> 
         await eventually(lambda: len(cut_off) == 1, timeout=10.0)
 
 
+async def test_a_worker_whose_connections_a_running_server_refuses_is_cut_off() -> None:
+    """It goes on with the sessions of other workers, which declare this one dead."""
+    line = Line()
+    line.error = BrokerUnavailable("sorry, too many clients already")
+    line.error.refused = True
+    async with watched(line) as cut_off:
+        await eventually(lambda: len(cut_off) == 1, timeout=10.0)
+
+
 async def test_a_worker_whose_row_is_locked_is_not_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
