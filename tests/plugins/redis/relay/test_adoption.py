@@ -183,6 +183,28 @@ async def test_a_late_worker_leaves_a_move_alone_that_another_one_has_taken_over
         assert (await broker.counts())["fast"].scheduled == 1
 
 
+async def test_the_late_end_of_an_earlier_move_leaves_a_later_move_alone(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Postgres still has the job: it would run twice."""
+    await insert(chancy, [1])
+    adopt, broker = await adoption(chancy), await plane(chancy)
+    with monkeypatch.context() as patch:
+        broken_off(patch, "end")
+        with pytest.raises(BrokerUnavailable, match="killed"):
+            await adopt("fast")
+    client: Any = broker.client
+    (mark,) = await client.command("ZRANGE", f"{broker.tag}:relayed", 0, -1)
+    earlier = mark[:16] + bytes(len(mark) - 16)
+    assert earlier != mark
+    assert await client.run("relayed", earlier) == 1
+    found = (await broker.counts())["fast"]
+    assert (found.scheduled, found.pending) == (1, 0)
+    assert await client.run("relayed", mark) == 1
+    found = (await broker.counts())["fast"]
+    assert (found.scheduled, found.pending) == (0, 1)
+
+
 async def test_a_late_removal_from_redis_leaves_a_job_that_another_worker_has_moved(
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
