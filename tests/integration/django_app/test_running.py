@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import Any
 from uuid import UUID
@@ -146,14 +148,27 @@ def test_a_wrong_command_line_is_an_error_of_the_command() -> None:
     assert refused.value.returncode == 2
 
 
-def test_the_option_settings_of_django_is_not_one_of_chancy(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [
+        (["--settings", "shop.settings"], ["/project"]),
+        (["--pythonpath", "apps"], ["/apps", "/project"]),
+        (["--settings=shop.settings", "--pythonpath=apps"], ["/apps", "/project"]),
+    ],
+)
+def test_options_of_django_are_not_those_of_chancy_and_reach_worker_processes(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], path: list[str]
 ) -> None:
-    given: list[str] = []
-    monkeypatch.setattr(WorkerCommand, "run", lambda _, words: given.extend(words))
-    argv = ["manage.py", "chancy_worker", "--queues", "a", "--settings", "shop.settings", "--burst"]
+    """Django has inserted the path of the option before that of the project."""
+    argv = ["manage.py", "chancy_worker", "--queues", "a", *options, "--burst"]
+    monkeypatch.setattr(sys, "path", [*path, "/other"])
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setenv("PYTHONPATH", "/inherited")
+    monkeypatch.setenv("CHANCY_APP", "shop:app")
+    monkeypatch.setattr("chancy.cli.main.main", lambda: None)
     WorkerCommand().run_from_argv(argv)
-    assert given == ["--queues", "a", "--burst"]
+    assert sys.argv == ["chancy", "worker", "--queues", "a", "--burst"]
+    assert os.environ["PYTHONPATH"].split(os.pathsep) == [*path, "/inherited"]
 
 
 def test_a_sandbox_replaces_the_database() -> None:

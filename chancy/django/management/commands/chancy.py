@@ -21,10 +21,13 @@ class Command(BaseCommand):
     before: tuple[str, ...] = ()
 
     def run_from_argv(self, argv: list[str]) -> None:
-        # Django has applied --settings; all other options are chancy's.
+        # Django has applied --settings and --pythonpath; all other options are chancy's.
         own = CommandParser(add_help=False, allow_abbrev=False)
         own.add_argument("--settings")
-        self.run(own.parse_known_args(argv[2:])[1])
+        own.add_argument("--pythonpath")
+        options, words = own.parse_known_args(argv[2:])
+        # The path of the project comes behind that of the option.
+        self.run(words, sys.path[: 2 if options.pythonpath else 1])
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("words", nargs=argparse.REMAINDER)
@@ -47,15 +50,18 @@ class Command(BaseCommand):
             if given is None:
                 del os.environ[_VARIABLE]
 
-    def run(self, words: list[str]) -> NoReturn:
-        """Run the program, which ends the process."""
+    def run(self, words: list[str], path: list[str]) -> NoReturn:
+        """Run the program, which ends the process.
+
+        :param path: the first entries of ``sys.path``, which worker processes need, too.
+        """
         from chancy.cli.main import main
 
         # For worker processes, too.
         os.environ.setdefault(_VARIABLE, APPLICATION)
         # Worker processes do not run manage.py, so they need the path of the project.
+        path = [os.path.abspath(entry or ".") for entry in path]
         inherited = os.environ.get("PYTHONPATH")
-        project = os.path.abspath(sys.path[0] or ".")
-        os.environ["PYTHONPATH"] = os.pathsep.join([project, *filter(None, [inherited])])
+        os.environ["PYTHONPATH"] = os.pathsep.join([*path, *filter(None, [inherited])])
         sys.argv = ["chancy", *self.before, *words]
         main()
