@@ -165,6 +165,8 @@ def advance_statement(
         start all.
     :param patience: how long the statement waits for a lock at most, if not as the session does.
     """
+    if any(outcome.ref.again for outcome in outcomes):
+        outcomes = _one_of_each_step(outcomes)
     states = [outcome.state for outcome in outcomes]
     refs = [outcome.ref for outcome in outcomes]
     alone = alone or states.count(_SUCCEEDED) < len(outcomes) or any(ref.again for ref in refs)
@@ -184,6 +186,15 @@ def advance_statement(
         most,
         patience,
     )
+
+
+def _one_of_each_step(outcomes: Sequence[StepOutcome]) -> Sequence[StepOutcome]:
+    """Leave out all but one outcome of each run of a step, which has several if its dead letter was
+    replayed: a success counts, and of several ones that of the newest job, by its id."""
+    chosen: dict[StepRef, StepOutcome] = {}
+    for outcome in sorted(outcomes, key=lambda one: (one.state, -one.job.int)):
+        chosen.setdefault(outcome.ref._replace(again=False), outcome)
+    return [one for one in outcomes if chosen[one.ref._replace(again=False)] is one]
 
 
 def shared(values: list[T]) -> list[T]:

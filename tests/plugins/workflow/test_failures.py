@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
-from chancy import JobCancelled, PushError, Queue, WaitTimeout
+from chancy import Chancy, JobCancelled, PushError, Queue, WaitTimeout
+from chancy.broker.optional import SqlStore
+from chancy.job.ids import new_id
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.workflow import (
     Each,
@@ -16,6 +20,7 @@ from chancy.plugins.workflow import (
     WorkflowState,
     chain,
 )
+from chancy.plugins.workflow.outcomes import StepOutcome, StepRef, advance_statement
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import Unreporting, is_in, states, stopped, sweep_of, working
 from tests.support.presence import present
@@ -211,6 +216,37 @@ async def test_the_replay_of_a_dead_letter_resumes_its_workflow(flows_dsn: str) 
         assert bad.state is StepState.SUCCEEDED
         assert bad.job_id in replayed.values()
     assert sorted(steps.ran) == ["after bad", "bad", "bad", "end", "worse", "worse"]
+
+
+@pytest.mark.parametrize("succeeds", [0, 1])
+@pytest.mark.parametrize("reverse", [False, True])
+async def test_a_success_counts_among_replays_that_end_at_the_same_time(
+    flows_dsn: str, succeeds: int, reverse: bool
+) -> None:
+    async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
+        reference = await chancy.push(Workflow("w").add(steps.mark.job(), "bad"))
+        first = present((await reference.steps())[0].job_id)
+        failure = '{"type": "builtins.ValueError", "message": "no"}'
+
+        def end(job: UUID, again: bool, good: bool) -> StepOutcome:
+            ref = StepRef(reference.id, "bad", 1, again)
+            if good:
+                return StepOutcome(ref, job, 4, '"done"', None, 1.0)
+            return StepOutcome(ref, job, 5, None, failure, 1.0)
+
+        async def store(*outcomes: StepOutcome) -> None:
+            sql, *parameters = advance_statement("chancy", outcomes)
+            assert isinstance(chancy.control, SqlStore)
+            await chancy.control.fetch(sql, *parameters)
+
+        await store(end(first, False, False))
+        assert await states(reference) == {"bad": "failed"}
+        replays = [new_id(), new_id()]
+        ends = [end(job, True, at == succeeds) for at, job in enumerate(replays)]
+        await store(*(reversed(ends) if reverse else ends))
+        bad = present(await reference.step("bad"))
+        assert (bad.state, bad.job_id) == (StepState.SUCCEEDED, replays[succeeds])
+        assert await reference.wait(5) is WorkflowState.SUCCEEDED
 
 
 async def test_a_replay_of_a_step_that_was_retried_is_ignored(flows_dsn: str) -> None:
