@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from chancy.checks import check_flag, check_instances
-from chancy.errors import InvalidArguments
+from chancy.errors import ConfigurationError, InvalidArguments
 from chancy.plugin.patterns import check_pattern, matches
 from chancy.plugin.payloads import Payload, PayloadCodec
 from chancy.plugin.plugin import Plugin
@@ -57,6 +57,11 @@ class Encryption(Plugin):
         self.functions = functions
         if functions is not None:
             patterns = check_instances(functions, str, "functions", "pass a list of patterns")
+            if not patterns:
+                raise ConfigurationError(
+                    "functions=[] would encrypt nothing: pass patterns of functions, or leave the "
+                    "parameter out to encrypt the arguments of all"
+                )
             for pattern in patterns:
                 check_pattern(pattern, "functions")
             self.functions = tuple(patterns)

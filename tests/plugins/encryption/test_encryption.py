@@ -391,6 +391,11 @@ def test_wrong_keys_are_refused_without_showing_them(keys: Any, why: str) -> Non
     assert K1[:10] not in str(refused.value)
 
 
+def test_a_choice_of_no_function_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"functions=\[\] would encrypt nothing"):
+        Encryption({"k1": K1}, functions=[])
+
+
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
