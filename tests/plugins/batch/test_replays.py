@@ -107,6 +107,26 @@ async def test_the_sweep_reports_a_replay_whose_worker_died(batches_dsn: str) ->
         assert pushed == {"success": True, "failure": True, "finish": True}
 
 
+@pytest.mark.parametrize("succeeds", [0, 1])
+async def test_a_success_counts_among_replays_that_end_at_the_same_time(
+    batches_dsn: str, succeeds: int
+) -> None:
+    batches = Batches()
+    async with Chancy(batches_dsn, plugins=[batches]) as chancy:
+        reference = await batches.push(chancy, Batch(name="b"), [act.job(1)])
+        ((job,),) = ask(batches_dsn, "select job_id from chancy.batches_jobs")
+        store = SQL.on(chancy.broker).store
+        first = BatchJobOutcome(BatchRef(reference.id, None), job, int(State.FAILED))
+        await store.fetch(*settle_statement("chancy", [first]))
+        assert await counts(reference) == (0, 0, 1, 0)
+        ref = BatchRef(reference.id, job)
+        states = [State.SUCCEEDED if at == succeeds else State.FAILED for at in range(2)]
+        ends = [BatchJobOutcome(ref, UUID(int=at), int(one)) for at, one in enumerate(states)]
+        await store.fetch(*settle_statement("chancy", ends))
+        assert await counts(reference) == (0, 1, 0, 0)
+        assert await reference.wait(5) is BatchState.SUCCEEDED
+
+
 async def blocked(dsn: str, count: int) -> None:
     waiting = f"select 1 from pg_stat_activity where {BLOCKED}"
     await eventually(lambda: len(ask(dsn, waiting)) >= count)
