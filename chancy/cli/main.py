@@ -229,8 +229,10 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 def main() -> NoReturn:
     """Run the program."""
-    # The first process of a container ignores a SIGTERM for which it has no handler.
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    # The first process of a container ignores a SIGTERM for which it has no handler. A supervisor's
+    # worker process never is the first, and a handler may lose the signal: Python ignores an
+    # exception that is raised in a callback, as of importlib's locks.
+    if _NUMBER not in os.environ and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
     try:
         cli(prog_name="chancy")

@@ -28,6 +28,15 @@ async def hang() -> None:
     await asyncio.gather(*(asyncio.to_thread(time.sleep, 600) for _ in range({calls})))
 """
 
+#: A module whose import collects an object, and gets a signal meanwhile.
+_SIGNALLED = """
+import signal, weakref
+
+alive = type("Lock", (), {})()
+noticed = weakref.ref(alive, lambda _: signal.raise_signal(signal.SIGTERM))
+del alive
+"""
+
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
@@ -147,6 +156,16 @@ def test_without_tables_a_worker_exits_with_3(shop: Path, empty_dsn: str, proces
     options = ("--app=shop", f"--processes={processes}")
     answer = alone("worker", *options, cwd=shop, env={"CHANCY_DSN": empty_dsn}, code=3)
     assert "run `chancy migrate upgrade`" in answer.err
+
+
+def test_a_signal_during_an_import_ends_the_worker_process_of_a_supervisor(
+    shop: Path, empty_dsn: str
+) -> None:
+    """Even in a callback, in which Python ignores exceptions."""
+    with (shop / "shop.py").open("a") as source:
+        source.write(_SIGNALLED)
+    env = {"CHANCY_DSN": empty_dsn, "CHANCY_WORKER_NUMBER": "1"}
+    alone("worker", "--app=shop", "--processes=0", cwd=shop, env=env, code=-signal.SIGTERM)
 
 
 def test_a_worker_that_cannot_work_is_refused(dsn: str) -> None:
