@@ -160,8 +160,10 @@ def refuse(value: object, hook: str, expected: str) -> NoReturn:
 
 def abandon(task: asyncio.Task[T]) -> None:
     """Leave a task that ignores its cancellation to itself."""
-    # asyncio.run waits without limit for every registered task.
+    # asyncio.run waits without limit for every registered task, and asyncio reports a task that is
+    # pending when the loop is gone; the caller has reported this one.
     _unregister_task(task)
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def describe(error: BaseException) -> str:
