@@ -130,6 +130,14 @@ def lost_answers(found: Sequence[tuple[str, int]]) -> list[OneFault]:
     ]
 
 
+async def test_a_crash_and_a_later_failure_are_both_recorded(dsn: str) -> None:
+    """As for a job that a failed start of the worker has claimed. The failure begins the count of
+    crashes anew."""
+    history = Scenario(dsn, stumbles=1)
+    await history.run()
+    history.check()
+
+
 async def test_a_lost_answer_changes_nothing(dsns: list[str]) -> None:
     """A third of the calls every day, others each day."""
     faults = lost_answers(await points(dsns[0]))
