@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ class Nursery:
 
     def __init__(self, log: Path) -> None:
         self.log = log
+        self._asking = threading.Lock()
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.plugins.redis.jobs.doomed_processes"],
@@ -56,9 +58,10 @@ class Nursery:
         asked, answers = self._process.stdin, self._process.stdout
         assert asked is not None
         assert answers is not None
-        asked.write(told.encode() + b"\n")
-        asked.flush()
-        return int(answers.readline())
+        with self._asking:
+            asked.write(told.encode() + b"\n")
+            asked.flush()
+            return int(answers.readline())
 
     def said(self) -> str:
         """The last words of those that were not to end as they did."""
