@@ -18,6 +18,8 @@ pytest_plugins = [
     "tests.support.chromium",
     "tests.support.introspection",
     "tests.support.leftovers",
+    # After the plugin that it imports, whose assertions are rewritten.
+    "tests.support.clusters",
     "tests.support.postgres_fixtures",
     "tests.support.redis_fixtures",
     "tests.support.replicated",
@@ -32,6 +34,19 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let the tests that may take longest begin first in `make chaos`, whose processes take them
+    one by one: otherwise one of them works for a minute after the other has ended."""
+    if getattr(config.option, "loadgroup", False):
+        items.sort(key=_timeout_s, reverse=True)
+
+
+def _timeout_s(item: pytest.Item) -> float:
+    mark = item.get_closest_marker("timeout")
+    return 0.0 if mark is None else float(mark.args[0])
 
 
 def pytest_collection_finish() -> None:

@@ -9,9 +9,8 @@ import socket
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from contextlib import suppress
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from tempfile import gettempdir
@@ -215,11 +214,36 @@ def _answers(port: int) -> bool:
 KINDS: dict[str, type[ClusterProcesses]] = {"dask": DaskProcesses, "ray": RayProcesses}
 
 
-@cache
+#: The clusters that the tests of this process share, by executor.
+_shared: dict[str, ClusterProcesses] = {}
+
+
 def cluster_options(executor: str) -> ClusterOptions:
     """Options for a cluster that the tests of this process share, started at its first use."""
-    cluster = KINDS[executor](workers=3)
-    atexit.register(cluster.close)
-    lasting.update(cluster.pids)
-    cluster.wait_until_ready()
+    cluster = _shared.get(executor)
+    if cluster is None:
+        cluster = KINDS[executor](workers=3)
+        lasting.update(cluster.pids)
+        cluster.wait_until_ready()
+        _shared[executor] = cluster
     return cluster.options()
+
+
+@atexit.register
+def _close_shared() -> None:
+    while _shared:
+        _shared.popitem()[1].close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """Close the clusters after the last of their tests, which one process of several runs without
+    others in between: idle, they take a fifth of a processor."""
+    done = yield
+    if _shared and hasattr(item.config, "workerinput"):
+        mark = None if nextitem is None else nextitem.get_closest_marker("xdist_group")
+        if mark is None or mark.args != TOGETHER.args:
+            _close_shared()
+    return done
