@@ -43,10 +43,10 @@ from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 HOURS = float(os.environ.get("CHANCY_SOAK_HOURS", 0))
-SECONDS = HOURS * 3_600 or 72.0
+SECONDS = HOURS * 3_600 or 48.0
 JOBS_PER_S = float(os.environ.get("CHANCY_SOAK_RATE", 500 if HOURS else 150))
 #: Seconds between two faults. The short form has one of each kind.
-EVERY_S = 30.0 if HOURS else 12.0
+EVERY_S = 30.0 if HOURS else 8.0
 TIMEOUT_S = 5.0
 WORKERS = 3
 
