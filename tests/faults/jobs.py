@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from chancy import current_job, job
 from tests.faults import book as books
 from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    import asyncio
+else:
+    from tests.support.late import asyncio
 
 
 @job(queue="load")

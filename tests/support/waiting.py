@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from chancy import Reference, State
+if TYPE_CHECKING:
+    import asyncio
+
+    from chancy import Reference, State
+else:
+    from tests.support.late import asyncio
 
 Found = TypeVar("Found")
 

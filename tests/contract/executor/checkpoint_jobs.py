@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import contextvars
 import threading
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chancy.context.context import current_job
 from chancy.errors import LeaseLost
+
+if TYPE_CHECKING:
+    import asyncio
+else:
+    from tests.support.late import asyncio
 
 
 def mark(path: str, value: Any) -> Any:

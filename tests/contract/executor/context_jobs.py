@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chancy.context.context import current_job
 from tests.contract.executor.jobs import exists, wait_until, write
+
+if TYPE_CHECKING:
+    import asyncio
+else:
+    from tests.support.late import asyncio
 
 _JSON = dict[str, Any]
 
@@ -86,7 +90,7 @@ def tell_and_wait(until: str) -> None:
 
 async def tell_and_wait_async(until: str) -> None:
     current_job().progress(0.5, "half")
-    while not exists(until):  # noqa: ASYNC110  another process makes it
+    while not exists(until):
         await asyncio.sleep(0.002)
 
 
@@ -124,7 +128,7 @@ async def give_in_to_limit(started: str, until: str, stopped: str) -> str:
     """Returns as if all was well when its time is up."""
     write(started, str(current_job().seconds_left))
     try:
-        while not exists(until):  # noqa: ASYNC110  another process makes it
+        while not exists(until):
             await asyncio.sleep(0.002)
     except asyncio.CancelledError:
         await asyncio.sleep(0.001)

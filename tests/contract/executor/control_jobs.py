@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from chancy.attempt.control import Cancel, Retry, Snooze
+
+if TYPE_CHECKING:
+    import asyncio
+else:
+    from tests.support.late import asyncio
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import os
@@ -13,9 +12,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from contextvars import ContextVar
 from json import dumps as dumps  # a function that this module does not define
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from chancy import job
+
+if TYPE_CHECKING:
+    import asyncio
+else:
+    from tests.support.late import asyncio
 
 tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
 
@@ -270,7 +274,7 @@ def wait_for_file(started: str, until: str) -> str:
 async def wait_for_file_async(started: str, until: str, stopped: str) -> str:
     write(started, str(os.getpid()))
     try:
-        while not exists(until):  # noqa: ASYNC110  another process makes it
+        while not exists(until):
             await asyncio.sleep(0.002)
     except asyncio.CancelledError:
         await asyncio.sleep(0.001)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
 import ctypes
@@ -16,9 +15,14 @@ import stat
 import subprocess
 import sys
 import time
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tests.contract.executor.jobs import exists, wait_until, write
+
+if TYPE_CHECKING:
+    import asyncio
+else:
+    from tests.support.late import asyncio
 
 #: Tasks that jobs leave behind.
 LEFT: list[asyncio.Task[None]] = []

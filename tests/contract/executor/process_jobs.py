@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import multiprocessing
 import os
 import signal
 import time
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from chancy.context.context import current_job
 from chancy.errors import Interrupted
 from tests.contract.executor.jobs import exists, wait_until, write
+
+if TYPE_CHECKING:
+    import asyncio
+else:
+    from tests.support.late import asyncio
 
 logger = logging.getLogger("shop.orders")
 _kept: list[bytearray] = []
