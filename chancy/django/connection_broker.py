@@ -53,7 +53,7 @@ class ConnectionBroker(PostgresBroker):
         self._claims = PostgresClaims(lane, self.sql)
         self._promotions = Promotions(lane, self.sql)
         self._settlements = Settlements(lane, self.sql)
-        self._catalog = self._upkeep = Catalog(self.fetch, self.sql)
+        self._upkeep = Catalog(self.fetch, self.sql)
 
     def __repr__(self) -> str:
         return f"ConnectionBroker({self.alias!r}, schema={self.schema!r})"

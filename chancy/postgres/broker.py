@@ -7,7 +7,6 @@ import copy
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import datetime
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
@@ -21,10 +20,8 @@ from chancy.broker.values import (
     MOST_RUNNING,
     Cancellation,
     Capability,
-    JobFilter,
     PreparedJob,
     Promotion,
-    QueueCounts,
     QueuePosition,
     WorkerRecord,
 )
@@ -54,7 +51,7 @@ from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.text import shown
 
 
-class PostgresBroker:
+class PostgresBroker(Catalog):
     """Stores jobs in the tables of one Postgres schema. `Broker` documents each call.
 
     :param dsn: a URI or ``key=value`` pairs; several hosts for a cluster with failover. A
@@ -75,8 +72,8 @@ class PostgresBroker:
         pool_size: int = 10,
     ) -> None:
         check_number(pool_size, "pool_size", 1)
+        super().__init__(self.fetch, Statements(schema))
         self._dsn = dsn
-        self.sql = Statements(schema)
         self._listen_dsn = listen_dsn
         self._driver = drivers.driver(driver) if isinstance(driver, str) else driver
         self._pool_size = pool_size
@@ -96,7 +93,7 @@ class PostgresBroker:
         self._promotions = Promotions(self._upkeeping, self.sql)
         self._settlements = Settlements(self._settling, self.sql)
         self._pushes = PushCoalescer(self.fetch, self.transaction, self.sql, self._opened_pool)
-        self._use(self._caller_session)
+        self._session = self._caller_session
         self._upkeep = Catalog(self._upkeeping.fetch, self.sql)
 
     def __repr__(self) -> str:
@@ -147,12 +144,9 @@ class PostgresBroker:
     def for_upkeep(self) -> PostgresBroker:
         """See `chancy.broker.optional.Upkeeping`. Only pushes still use the callers' sessions."""
         other = copy.copy(self)
-        other._use(self._serving.session)  # noqa: SLF001 (its own)
+        other._session = self._serving.session  # noqa: SLF001 (its own)
+        other._fetch = other.fetch  # noqa: SLF001
         return other
-
-    def _use(self, session: Callable[[], AbstractAsyncContextManager[Connection]]) -> None:
-        self._session = session
-        self._catalog = Catalog(self.fetch, self.sql)
 
     def check_queue(self, queue: Queue) -> None:
         if queue.broker != DEFAULT_BROKER:
@@ -288,12 +282,9 @@ class PostgresBroker:
         wanted = None if ids is None else list(ids)
         return [id for (id,) in await fetch(self.sql.release, wanted, key, limit)]
 
-    async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
-        return await self._catalog.get(ids)
-
     async def watch(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         await self.fetch(self.sql.watch, list(set(ids)))
-        return await self._catalog.get(ids)
+        return await self.get(ids)
 
     async def unwatch(self, ids: Sequence[UUID]) -> None:
         await self.fetch(self.sql.unwatch, list(set(ids)))
@@ -302,26 +293,8 @@ class PostgresBroker:
         found = await self.fetch(self.sql.position, id)
         return rows.position(found[0]) if found else None
 
-    async def find(self, wanted: JobFilter) -> Sequence[QueuedJob]:
-        return await self._catalog.find(wanted)
-
-    async def counts(self) -> Mapping[str, QueueCounts]:
-        return await self._catalog.counts()
-
-    async def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
-        return await self._catalog.declare(queue, upsert=upsert)
-
     async def queues(self, name: str | None = None) -> Sequence[Queue]:
         return await self._upkeep.queues(name)
-
-    async def pause(self, queue: str, *, resume_at: datetime | None = None) -> bool:
-        return await self._catalog.pause(queue, resume_at)
-
-    async def resume(self, queue: str) -> bool:
-        return await self._catalog.resume(queue)
-
-    async def delete_queue(self, queue: str) -> bool:
-        return await self._catalog.delete_queue(queue)
 
     async def register(self, worker: WorkerRecord) -> None:
         await self._upkeep.register(worker)
@@ -334,9 +307,6 @@ class PostgresBroker:
         unknown: Sequence[str] = (),
     ) -> bool:
         return await self._upkeep.announce(worker_id, queues, broken, unknown)
-
-    async def stop_worker(self, worker_id: UUID) -> bool:
-        return await self._catalog.stop_worker(worker_id)
 
     async def stop_requests(self, worker_id: UUID) -> Sequence[UUID]:
         rows = await self._upkeeping.fetch(self.sql.stop_requests, worker_id)
@@ -368,9 +338,6 @@ class PostgresBroker:
     async def unregister(self, worker_id: UUID) -> None:
         self._claims.remove_worker(worker_id)
         await self._upkeeping.fetch(self.sql.unregister, worker_id)
-
-    async def workers(self, *, heartbeat_age_s: float = 0.0) -> Sequence[WorkerRecord]:
-        return await self._catalog.workers(heartbeat_age_s)
 
     async def orphans(self, *, heartbeat_age_s: float, limit: int) -> Sequence[Claim]:
         found = await self._upkeeping.fetch(self.sql.orphans, heartbeat_age_s, limit)

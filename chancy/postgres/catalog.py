@@ -29,18 +29,22 @@ _PAGE = 100
 
 
 class Catalog:
-    """Reads jobs and counts; reads and changes queues and workers. Not on the hot path."""
+    """The calls of a broker that read jobs and counts, and read and change queues and workers. Not
+    on the hot path.
+
+    :param fetch: runs their statements.
+    """
 
     def __init__(self, fetch: Fetch, statements: Statements) -> None:
         self._fetch = fetch
-        self._sql = statements
+        self.sql = statements
         # The problems last logged for each queue, so that each is logged once.
         self._logged: dict[str, list[str]] = {}
 
     async def get(self, ids: Sequence[UUID]) -> Mapping[UUID, QueuedJob]:
         found: dict[UUID, QueuedJob] = {}
         for at in range(0, len(ids), _PAGE):
-            page = await self._fetch(self._sql.get, list(ids[at : at + _PAGE]))
+            page = await self._fetch(self.sql.get, list(ids[at : at + _PAGE]))
             found.update((job.id, job) for job in map(rows.queued_job, page))
         return found
 
@@ -53,7 +57,7 @@ class Catalog:
         while left > 0:
             most = min(left, _PAGE)
             page = await self._fetch(
-                self._sql.find,
+                self.sql.find,
                 states,
                 wanted.queue,
                 wanted.func,
@@ -66,16 +70,16 @@ class Catalog:
         return found
 
     async def counts(self) -> Mapping[str, QueueCounts]:
-        return rows.counts(await self._fetch(self._sql.counts))
+        return rows.counts(await self._fetch(self.sql.counts))
 
-    async def declare(self, queue: Queue, *, upsert: bool) -> Queue:
-        await self._fetch(self._sql.declare, *declaration(queue), upsert)
-        (row,) = await self._fetch(self._sql.queues, queue.name)
+    async def declare(self, queue: Queue, *, upsert: bool = False) -> Queue:
+        await self._fetch(self.sql.declare, *declaration(queue), upsert)
+        (row,) = await self._fetch(self.sql.queues, queue.name)
         return rows.queue(row)[0]
 
     async def queues(self, name: str | None = None) -> Sequence[Queue]:
         found = []
-        for row in await self._fetch(self._sql.queues, name):
+        for row in await self._fetch(self.sql.queues, name):
             queue, problems = rows.queue(row)
             if self._logged.get(queue.name, []) != problems:
                 self._logged[queue.name] = problems
@@ -84,19 +88,19 @@ class Catalog:
             found.append(queue)
         return found
 
-    async def pause(self, queue: str, resume_at: datetime | None) -> bool:
+    async def pause(self, queue: str, *, resume_at: datetime | None = None) -> bool:
         check_resume_at(resume_at, check_queue_name(queue))
-        return bool(await self._fetch(self._sql.pause, queue, resume_at))
+        return bool(await self._fetch(self.sql.pause, queue, resume_at))
 
     async def resume(self, queue: str) -> bool:
-        return bool(await self._fetch(self._sql.resume, check_queue_name(queue)))
+        return bool(await self._fetch(self.sql.resume, check_queue_name(queue)))
 
     async def delete_queue(self, queue: str) -> bool:
-        return bool(await self._fetch(self._sql.delete_queue, check_queue_name(queue)))
+        return bool(await self._fetch(self.sql.delete_queue, check_queue_name(queue)))
 
     async def register(self, worker: WorkerRecord) -> None:
         await self._fetch(
-            self._sql.register,
+            self.sql.register,
             worker.id,
             worker.host,
             worker.pid,
@@ -114,13 +118,13 @@ class Catalog:
         unknown: Sequence[str] = (),
     ) -> bool:
         found = await self._fetch(
-            self._sql.announce, worker_id, list(queues), json.dumps(dict(broken)), list(unknown)
+            self.sql.announce, worker_id, list(queues), json.dumps(dict(broken)), list(unknown)
         )
         return bool(found)
 
     async def stop_worker(self, worker_id: UUID) -> bool:
         try:
-            return bool(await self._fetch(self._sql.stop_worker, worker_id))
+            return bool(await self._fetch(self.sql.stop_worker, worker_id))
         except StatementFailed as error:
             if error.sqlstate != LOCK_NOT_AVAILABLE:
                 raise
@@ -129,8 +133,8 @@ class Catalog:
                 f"{why}: end it, or try again", sqlstate=LOCK_NOT_AVAILABLE
             ) from error
 
-    async def workers(self, heartbeat_age_s: float) -> Sequence[WorkerRecord]:
-        return [rows.worker(row) for row in await self._fetch(self._sql.workers, heartbeat_age_s)]
+    async def workers(self, *, heartbeat_age_s: float = 0.0) -> Sequence[WorkerRecord]:
+        return [rows.worker(row) for row in await self._fetch(self.sql.workers, heartbeat_age_s)]
 
 
 def declaration(queue: Queue) -> list[object]:

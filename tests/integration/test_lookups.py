@@ -70,7 +70,7 @@ async def test_a_statement_returns_a_hundred_jobs_at_most(
         counts.append(len(rows))
         return rows
 
-    monkeypatch.setattr(store._catalog, "_fetch", counted)
+    monkeypatch.setattr(store, "_fetch", counted)
     assert {*await chancy.get_jobs(ids)} == {*ids}
     assert counts == [100, 100, 50]
     counts.clear()
