@@ -48,7 +48,32 @@ class Heartbeat(Protocol):
     def close(self) -> None: ...
 
 
-class Broker(Protocol):
+class Claims(Protocol):
+    """A source of claims."""
+
+    async def claim(
+        self,
+        queue: str,
+        *,
+        worker_id: UUID,
+        limit: int,
+        thorough: bool = False,
+        knows: Callable[[str], bool] = never,
+    ) -> Sequence[Claim]:
+        """Take up to ``limit`` pending jobs, higher priority first, then in order of position.
+
+        All claims of one call share a new lease. A paused queue or an unregistered worker yields
+        none. A broker may remember its scan position; ``thorough`` makes it scan from the front. If
+        the response of a call is lost, a later call returns its jobs.
+
+        Jobs that were set aside (see `Broker.settle`) are claimed only if ``knows`` returns true
+        for their function, and at the latest by the second thorough call. It is called once for
+        each such function in turn, at most `MOST_SET_ASIDE` functions in a call.
+        """
+        ...
+
+
+class Broker(Claims, Protocol):
     """A store of jobs."""
 
     @property
@@ -89,27 +114,6 @@ class Broker(Protocol):
         The next chunk is read while the previous one is being stored, and only a few are held in
         memory. If the iterator raises, nothing is stored. After `DuplicateJob`, the caller's
         transaction may contain earlier chunks.
-        """
-        ...
-
-    async def claim(
-        self,
-        queue: str,
-        *,
-        worker_id: UUID,
-        limit: int,
-        thorough: bool = False,
-        knows: Callable[[str], bool] = never,
-    ) -> Sequence[Claim]:
-        """Take up to ``limit`` pending jobs, higher priority first, then in order of position.
-
-        All claims of one call share a new lease. A paused queue or an unregistered worker yields
-        none. A broker may remember its scan position; ``thorough`` makes it scan from the front. If
-        the response of a call is lost, a later call returns its jobs.
-
-        Jobs that were set aside (see `settle`) are claimed only if ``knows`` returns true for their
-        function, and at the latest by the second thorough call. It is called once for each such
-        function in turn, at most `MOST_SET_ASIDE` functions in a call.
         """
         ...
 

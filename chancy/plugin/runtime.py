@@ -12,7 +12,7 @@ from uuid import UUID
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome
 from chancy.attempt.settlement import Settlement
-from chancy.broker.contract import Broker, never
+from chancy.broker.contract import Broker, Claims
 from chancy.clock import Clock
 from chancy.errors import ConfigurationError
 from chancy.job.definition import Job
@@ -29,7 +29,28 @@ T = TypeVar("T")
 _PANEL = re.compile(r"[a-z][a-z0-9_-]{0,47}")
 
 
-class Runtime(Protocol):
+class StoredForms(Protocol):
+    """Converts jobs to the form in which plugins store them."""
+
+    def encode_arguments(self, func: str, arguments: str, queue: str | None) -> str:
+        """Encode validated JSON arguments for storage; see `Plugin.codec`.
+
+        :param queue: the queue of the job, or None.
+        :raises PushError: a rule of the queue could not read them.
+        """
+        ...
+
+    @property
+    def prepare_stored(self) -> PrepareStored | None:
+        """Applies `Plugin.pushing` to a job that is stored already, before it is pushed; see
+        `chancy.plugin.pushing.columns`. None if no plugin overrides the hook.
+
+        :raises Exception: the exception with which a plugin refuses the job.
+        """
+        ...
+
+
+class Runtime(StoredForms, Protocol):
     """The worker, as passed to a plugin's service."""
 
     @property
@@ -60,25 +81,8 @@ class Runtime(Protocol):
         """
         ...
 
-    def encode_arguments(self, func: str, arguments: str, queue: str | None) -> str:
-        """Encode validated JSON arguments for storage; see `Plugin.codec`.
-
-        :param queue: the queue of the job, or None.
-        :raises PushError: a rule of the queue could not read them.
-        """
-        ...
-
     def encode_line(self, func: str, line: str) -> str:
         """Encode a logged line of a job for storage; see `Plugin.codec`."""
-        ...
-
-    @property
-    def prepare_stored(self) -> PrepareStored | None:
-        """Applies `Plugin.pushing` to a job that is stored already, before it is pushed; see
-        `chancy.plugin.pushing.columns`. None if no plugin overrides the hook.
-
-        :raises Exception: the exception with which a plugin refuses the job.
-        """
         ...
 
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
@@ -90,7 +94,7 @@ class Runtime(Protocol):
         ...
 
 
-class QueueClaims(Protocol):
+class QueueClaims(Claims, Protocol):
     """Claims the jobs of one queue on one worker, in place of its broker."""
 
     @property
@@ -99,20 +103,8 @@ class QueueClaims(Protocol):
         runs until its queues are empty waits for such jobs."""
         ...
 
-    async def claim(
-        self,
-        queue: str,
-        *,
-        worker_id: UUID,
-        limit: int,
-        thorough: bool = False,
-        knows: Callable[[str], bool] = never,
-    ) -> Sequence[Claim]:
-        """See `chancy.broker.contract.Broker.claim`."""
-        ...
 
-
-class Application(Protocol):
+class Application(StoredForms, Protocol):
     """The application, a `chancy.app.Chancy`, as passed to a plugin's commands and panels."""
 
     @property
@@ -128,19 +120,6 @@ class Application(Protocol):
 
     def before_push(self, job: Job[Any], context: PushContext) -> Job[Any]:
         """Apply the hook `pushing` of the plugins to a job, before a plugin stores it."""
-        ...
-
-    @property
-    def prepare_stored(self) -> PrepareStored | None:
-        """See `Runtime.prepare_stored`."""
-        ...
-
-    def encode_arguments(self, func: str, arguments: str, queue: str | None) -> str:
-        """Encode validated JSON arguments for storage; see `Plugin.codec`.
-
-        :param queue: the queue of the job, or None.
-        :raises PushError: a rule of the queue could not read them.
-        """
         ...
 
     def decode_result(self, func: str, result: Any) -> Any:

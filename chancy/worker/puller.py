@@ -6,11 +6,10 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
-from typing import Protocol
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
-from chancy.broker.contract import never
+from chancy.broker.contract import Claims
 from chancy.clock import Backoff, Clock
 from chancy.errors import BrokerError
 from chancy.queue.queue import Queue
@@ -28,25 +27,10 @@ _LADDER_S, _POLLED_LADDER_S = (0.02, 0.3), (0.02, 0.1, 0.8)
 _LARGE = 256 * 1024
 
 
-class Claiming(Protocol):
-    """`chancy.broker.contract.Broker.claim`."""
-
-    async def __call__(
-        self,
-        queue: str,
-        *,
-        worker_id: UUID,
-        limit: int,
-        thorough: bool = False,
-        knows: Callable[[str], bool] = never,
-    ) -> Sequence[Claim]: ...
-
-
 class Puller:
     """Claims as many jobs as a runner has room for: when woken, when there is room, and, unless
     surveys find the jobs, by polling.
 
-    :param claim: see `chancy.broker.contract.Broker.claim`.
     :param knows: whether jobs of a function that were set aside may be claimed here.
     :param give: called with the claims.
     :param listening: whether notifications arrive now; polling is then less frequent. None: no
@@ -62,7 +46,7 @@ class Puller:
         settler: Settler,
         clock: Clock,
         *,
-        claim: Claiming,
+        claims: Claims,
         knows: Callable[[str], bool],
         give: Callable[[Sequence[Claim]], None],
         worker_id: Callable[[], UUID],
@@ -73,7 +57,7 @@ class Puller:
         self.queue = queue
         self._runner = runner
         self._give = give
-        self._claim = claim
+        self._claims = claims
         self._knows = knows
         self._settler = settler
         self._clock = clock
@@ -166,7 +150,7 @@ class Puller:
             announced, self._announced = self._announced, 0
             thorough, self._thorough = self._thorough, False
             try:
-                claims = await self._claim(
+                claims = await self._claims.claim(
                     self.queue.name,
                     worker_id=self._worker_id(),
                     limit=limit,

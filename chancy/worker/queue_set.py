@@ -17,7 +17,7 @@ from chancy.clock import Clock, is_being_cancelled
 from chancy.errors import BrokerError
 from chancy.executors.process.group import ChildPool
 from chancy.job.registry import Registry
-from chancy.plugin.pushing import PrepareStored
+from chancy.plugin.runtime import StoredForms
 from chancy.queue.executor_kind import cores
 from chancy.queue.queue import Queue
 from chancy.queue.rule_keys import warn_of_functions
@@ -39,7 +39,7 @@ _WARM_UP_S = 30.0
 MAX_WHY = 1_000
 
 
-class WorkerApplication(IsolatedApplication, Protocol):
+class WorkerApplication(IsolatedApplication, StoredForms, Protocol):
     """The part of `chancy.app.Chancy` that a worker uses."""
 
     @property
@@ -53,10 +53,7 @@ class WorkerApplication(IsolatedApplication, Protocol):
     @property
     def max_payload(self) -> int: ...
     def has_queue(self, name: str) -> bool: ...
-    def encode_arguments(self, func: str, arguments: str, queue: str | None) -> str: ...
     def encode_line(self, func: str, line: str) -> str: ...
-    @property
-    def prepare_stored(self) -> PrepareStored | None: ...
     async def check_tables(self) -> None: ...
 
 

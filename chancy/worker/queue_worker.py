@@ -12,6 +12,7 @@ from functools import partial
 from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Outcome, Released, Snoozed
 from chancy.attempt.settlement import Settlement
+from chancy.broker.contract import Claims
 from chancy.broker.notices import Notice
 from chancy.broker.optional import for_upkeep
 from chancy.clock import Clock
@@ -34,7 +35,7 @@ from chancy.worker.isolated_loop import IsolatedApplication, environment_of
 from chancy.worker.meta_writer import MetaWriter
 from chancy.worker.middleware import AroundHooks
 from chancy.worker.payload_executor import PayloadExecutor
-from chancy.worker.puller import Claiming, Puller
+from chancy.worker.puller import Puller
 from chancy.worker.quarantine import CHILDREN, QuarantineExecutor
 from chancy.worker.runner import Runner
 from chancy.worker.services import ServiceLoops
@@ -99,13 +100,13 @@ class QueueWorker:
         self.runner = Runner(
             self._executor, hooks.judge, settle, clock, self.unknown, prefetch_limit
         )
-        claim = session.broker.claim if claims is None else claims.claim
-        self.puller = self._make_puller(session, claim, self.runner.give, ruled=claims is not None)
+        source = session.broker if claims is None else claims
+        self.puller = self._make_puller(session, source, self.runner.give, ruled=claims is not None)
         self._pullers = {session: self.puller}
         if self._adoption:
             give = self._adoption.receiver(self.runner)
             self._pullers[control] = self._make_puller(
-                control, self._adoption.claim, give, surveyed=not self._adoption.adopts
+                control, self._adoption, give, surveyed=not self._adoption.adopts
             )
         self._name = f"puller {queue.name} {next(_numbers)}"
         self._ended = asyncio.Event()
@@ -121,7 +122,7 @@ class QueueWorker:
     def _make_puller(
         self,
         session: BrokerSession,
-        claim: Claiming,
+        claims: Claims,
         give: Callable[[Sequence[Claim]], None],
         *,
         surveyed: bool = True,
@@ -136,7 +137,7 @@ class QueueWorker:
             self.runner,
             session.settler,
             self._clock,
-            claim=claim,
+            claims=claims,
             knows=self.unknown.knows,
             give=give,
             worker_id=lambda: session.registration.worker_id,

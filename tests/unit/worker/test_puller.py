@@ -36,7 +36,7 @@ class Claims:
         self.errors: list[BrokerUnavailable] = []
         self.jobs = 0
 
-    async def __call__(
+    async def claim(
         self, queue: str, *, limit: int, thorough: bool = False, **_: object
     ) -> Sequence[Claim]:
         self.thorough.append(thorough)
@@ -93,7 +93,7 @@ async def puller(
         Runner(executor, judge, settler.add, clock, UNKNOWN),
         settler,
         clock,
-        claim=claims,
+        claims=claims,
         knows=never,
         give=lambda _: None,
         worker_id=lambda: WORKER,
