@@ -7,7 +7,19 @@ from enum import IntEnum
 from types import MappingProxyType
 
 
-class State(IntEnum):
+class LabelledEnum(IntEnum):
+    """An enum whose members are shown in lower case."""
+
+    def __str__(self) -> str:
+        return self.label
+
+    @property
+    def label(self) -> str:
+        """The name in lower case, as shown by pages, logs and the command line."""
+        return self.name.lower()
+
+
+class State(LabelledEnum):
     """The state of a job. The tables store its number."""
 
     #: Due: the next claim of its queue may take it.
@@ -25,14 +37,6 @@ class State(IntEnum):
     FAILED = 5
     #: Cancelled; set once a running attempt has stopped. Final.
     CANCELLED = 6
-
-    def __str__(self) -> str:
-        return self.label
-
-    @property
-    def label(self) -> str:
-        """The name in lower case, as shown by pages, logs and the command line."""
-        return self.name.lower()
 
     @property
     def final(self) -> bool:

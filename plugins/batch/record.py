@@ -9,7 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from chancy.plugin.tables import facts, from_row
-from chancy.plugin.tracking.groups import GroupFilter, GroupState, LabelledEnum
+from chancy.plugin.tracking.groups import GroupFilter, GroupState
+from chancy.states import LabelledEnum
 
 
 class BatchState(GroupState):

@@ -8,7 +8,6 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 from uuid import UUID
 from weakref import WeakValueDictionary
@@ -23,7 +22,7 @@ from chancy.plugin.tables import PluginSql
 from chancy.plugin.tracking.recorded import BATCH, JobOutcome
 from chancy.results.reference import checked
 from chancy.results.waiter import RowWaiter
-from chancy.states import State
+from chancy.states import LabelledEnum, State
 
 logger = logging.getLogger("chancy.plugin")
 
@@ -49,17 +48,6 @@ def concerns_some(error: StatementFailed) -> bool:
     """Whether only some of the rows of a statement may be the cause: they are locked, or the server
     refuses them. The statement may succeed for the others."""
     return not error.retryable or error.sqlstate == LOCK_NOT_AVAILABLE
-
-
-class LabelledEnum(IntEnum):
-    """An enum whose members are shown in lower case."""
-
-    def __str__(self) -> str:
-        return self.label
-
-    @property
-    def label(self) -> str:
-        return self.name.lower()
 
 
 class GroupState(LabelledEnum):
