@@ -249,11 +249,7 @@ async def gather(references: Iterable[Reference[R]], timeout_s: float | None = N
     finally:
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-            for task in tasks:
-                if not task.cancelled():
-                    task.exception()  # retrieved, so that asyncio does not log it
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def as_completed(
@@ -280,8 +276,7 @@ async def as_completed(
     finally:
         for task in waiting:
             task.cancel()
-        if waiting:
-            await asyncio.wait(waiting)
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 def sync_gather(references: Iterable[Reference[R]], timeout_s: float | None = None) -> list[R]:
