@@ -14,12 +14,12 @@ from chancy.app.diagnosis import Why
 from chancy.app.selection import SelectedJobs
 from chancy.broker.values import Cancellation, JobFilter
 from chancy.cli import output, shell_completion
-from chancy.cli.exits import NO, complain
+from chancy.cli.exits import NO
 from chancy.cli.job_changes import BulkOptions, delete, move, prioritize, reschedule, selecting
 from chancy.cli.options import CommandTarget, as_json, on_target
 from chancy.errors import WaitTimeout
 from chancy.job.definition import QueuedJob
-from chancy.plugin.commands import Seconds
+from chancy.plugin.commands import Seconds, refuse
 from chancy.states import State
 
 if TYPE_CHECKING:
@@ -128,8 +128,7 @@ def show(target: CommandTarget, id: UUID, json_: bool) -> None:
 
     found = target.run(lambda chancy: chancy.get_job(id))
     if found is None:
-        complain(f"there is no job {id}")
-        sys.exit(NO)
+        refuse(f"there is no job {id}")
     if json_:
         output.script(output.job(found))
     else:

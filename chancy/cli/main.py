@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 import click
 
-from chancy.cli.exits import NO, code_of, complain
-from chancy.plugin.commands import OFFER
+from chancy.cli.exits import code_of, complain
+from chancy.plugin.commands import OFFER, refuse
 from chancy.text import nearest
 
 #: The location and the help line of each command, so that `chancy --help` imports none of them.
@@ -248,5 +248,4 @@ def _give_up_output(error: OSError) -> NoReturn:
     with suppress(OSError, ValueError):
         # Otherwise Python would flush its buffer at exit, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    complain(f"the output cannot be written: {error.strerror}")
-    sys.exit(NO)
+    refuse(f"the output cannot be written: {error.strerror}")

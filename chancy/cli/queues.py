@@ -17,7 +17,7 @@ from chancy.cli import bounds, output, shell_completion
 from chancy.cli.exits import AWAY, NO, complain
 from chancy.cli.options import DATETIME, CommandTarget, as_json, on_target
 from chancy.job.limits import encode_limits
-from chancy.plugin.commands import Seconds
+from chancy.plugin.commands import Seconds, refuse
 from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.queue.rules import Rule, UnknownRules, plain_rules
 
@@ -502,7 +502,6 @@ def _report(done: bool, name: str, change: str, *, json_: bool) -> None:
     if json_:
         output.script({"queue": name, "found": done})
     if not done:
-        complain(f"there is no queue {name!r}")
-        sys.exit(NO)
+        refuse(f"there is no queue {name!r}")
     if not json_:
         output.line(f"queue {name} {change}")

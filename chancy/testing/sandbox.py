@@ -25,13 +25,14 @@ from chancy.attempt.claim import Claim
 from chancy.broker.values import WorkerRecord
 from chancy.errors import JobError, WaitTimeout
 from chancy.job.definition import QueuedJob, path_of
+from chancy.postgres.within import run_blocking
 from chancy.queue.queue import Queue
 from chancy.results.reference import result_of
 from chancy.states import State
 from chancy.testing.clock import ManualClock
 from chancy.testing.inprocess import InProcessRunner
 from chancy.testing.memory import MemoryBroker
-from chancy.testing.substitute import SandboxBroker, SandboxSyncBroker, SandboxWaiter, at_once
+from chancy.testing.substitute import SandboxBroker, SandboxSyncBroker, SandboxWaiter
 
 T = TypeVar("T")
 
@@ -80,9 +81,9 @@ class Sandbox:
         record = WorkerRecord(
             id=self._worker_id, host="sandbox", pid=0, tags=frozenset({"*"}), queues=(), version=""
         )
-        at_once(self.broker.register(record))
+        run_blocking(self.broker.register(record))
         for queue in self.chancy.queues:
-            at_once(self.broker.declare(queue))
+            run_blocking(self.broker.declare(queue))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -115,16 +115,6 @@ class SandboxSyncBroker:
         """Nothing to close."""
 
 
-def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits, with or without an event loop."""
-    try:
-        work.send(None)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    raise RuntimeError(f"{work} waits")
-
-
 def _run_to_end(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that may run jobs. In a thread of its own if an event loop is running
     already, as in a sync call from async code."""

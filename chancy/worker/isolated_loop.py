@@ -12,7 +12,6 @@ import os
 import sys
 from contextlib import AsyncExitStack
 from importlib import import_module
-from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
@@ -47,12 +46,7 @@ class IsolatedApplication(Protocol):
     @property
     def hooks(self) -> Hooks: ...
     async def __aenter__(self) -> object: ...
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    async def __aexit__(self, *_: object) -> None: ...
 
 
 def environment_of(

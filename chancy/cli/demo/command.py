@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Coroutine, Generator
@@ -16,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from chancy.cli import output
-from chancy.cli.exits import NO, complain
+from chancy.plugin.commands import refuse
 
 T = TypeVar("T")
 
@@ -78,8 +77,7 @@ def demo(dsn: str | None, modules: int | None, dashboard: bool) -> None:
     if dsn is not None:
         click.echo(f"the jobs are kept in schema {course.SCHEMA}, which you may drop")
     if wrong:
-        complain(f"the jobs and the direct computation differ in: {', '.join(wrong)}")
-        sys.exit(NO)
+        refuse(f"the jobs and the direct computation differ in: {', '.join(wrong)}")
     click.echo(f"every total is right\n\n{_FURTHER}")
 
 
