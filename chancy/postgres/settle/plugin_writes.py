@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -85,13 +85,17 @@ class PluginWrites:
         )
         return [wanted for wanted in found if wanted.batch]
 
-    async def write(self, session: Connection, wanted: Sequence[Wanted], ids: set[UUID]) -> None:
+    async def write(
+        self, session: Connection, wanted: Sequence[Wanted], ids: Set[UUID] | None
+    ) -> None:
         """Run hooks in turn. Raises `BrokerUnavailable` if the transaction is lost.
 
-        :param ids: the jobs whose settlements passed the fence.
+        :param ids: the jobs whose settlements passed the fence; None: all of them.
         """
         for hook, batch in wanted:
-            accepted = [settlement for settlement in batch if settlement.id in ids]
+            accepted = batch
+            if ids is not None:
+                accepted = [settlement for settlement in batch if settlement.id in ids]
             if accepted:
                 await self._write(session, hook, accepted)
 

@@ -16,7 +16,6 @@ from chancy.attempt.settlement import Note, Settlement
 from chancy.broker.transaction import TransactionHook
 from chancy.errors import LOCK_NOT_AVAILABLE, BrokerError, RowsLocked, StatementFailed
 from chancy.postgres.connections.lane import Fetch, Lane
-from chancy.postgres.drivers.base import Row
 from chancy.postgres.settle.plugin_writes import PluginWrites
 from chancy.postgres.statements import Statements
 from chancy.states import State
@@ -171,12 +170,11 @@ class Settlements:
                 middle = len(batch) // 2
                 return await self._settle_each((batch[:middle], batch[middle:]), inside)
             accepted = await self._store_refused(batch[0], inside)
-        if accepted:
+        if accepted is None or accepted:
             self._suspects.clear()
-        if len(accepted) == len(batch):
+        if accepted is None:
             return set()
-        ids = {row[0] for row in accepted}
-        missing = [settlement for settlement in batch if settlement.id not in ids]
+        missing = [settlement for settlement in batch if settlement.id not in accepted]
         settled_before = await self._lane.fetch(
             self._sql.settled,
             [settlement.id for settlement in missing],
@@ -207,7 +205,7 @@ class Settlements:
 
     async def _store_refused(
         self, settlement: Settlement, inside: Sequence[TransactionHook]
-    ) -> Sequence[Row]:
+    ) -> Set[UUID] | None:
         """Store a settlement that was refused: as it is if the reason has passed, or as failed.
 
         :raises RowsLocked: a trigger, for example, refuses this job as failed, too.
@@ -230,37 +228,38 @@ class Settlements:
 
     async def _store_with_hooks(
         self, batch: Sequence[Settlement], inside: Sequence[TransactionHook]
-    ) -> Sequence[Row]:
-        """Store a batch and the writes of plugins in one transaction."""
+    ) -> Set[UUID] | None:
+        """Store a batch and the writes of plugins in one transaction. Returns as `_store`."""
         wanted = self._plugin_writes.wanted(inside, batch)
-        rows = None
+        stored = False
+        accepted: Set[UUID] | None = None
         if wanted:
             try:
                 async with self._lane.transaction() as session:
-                    rows = await self._store(batch, session.fetch)
-                    ids = {row[0] for row in rows}
-                    await self._plugin_writes.write(session, wanted, ids)
+                    accepted = await self._store(batch, session.fetch)
+                    stored = True
+                    await self._plugin_writes.write(session, wanted, accepted)
             except StatementFailed as error:
-                if rows is None:
+                if not stored:
                     raise
                 # The commit was refused, for example by a deferred constraint of a plugin.
                 self._plugin_writes.refused(wanted, error)
-                rows = None
-        if rows is None:
-            rows = await self._store(batch, self._lane.fetch)
+                stored = False
+        if not stored:
+            accepted = await self._store(batch, self._lane.fetch)
         self._plugin_writes.forgive(inside, batch)
-        return rows
+        return accepted
 
-    async def _store(self, batch: Sequence[Settlement], fetch: Fetch) -> Sequence[Row]:
-        """Returns one row, with the id, for each settlement that the fence let through."""
+    async def _store(self, batch: Sequence[Settlement], fetch: Fetch) -> Set[UUID] | None:
+        """Returns the job ids that the fence let through; None if it let all of them through."""
         settle = self._finish if batch[0].state.final else self._release
         return await settle(batch, fetch)
 
-    async def _finish(self, batch: Sequence[Settlement], fetch: Fetch) -> Sequence[Row]:
+    async def _finish(self, batch: Sequence[Settlement], fetch: Fetch) -> Set[UUID] | None:
         id, lease, state, _, _, failure, result, refund, crashed, meta, *_ = zip(
             *batch, strict=True
         )
-        return await fetch(
+        ((accepted,),) = await fetch(
             self._sql.finish,
             list(id),
             list(lease),
@@ -271,12 +270,13 @@ class Settlements:
             _unless_all(crashed, False),
             _unless_all(meta, None),
         )
+        return None if accepted is None else set(accepted)
 
-    async def _release(self, batch: Sequence[Settlement], fetch: Fetch) -> Sequence[Row]:
+    async def _release(self, batch: Sequence[Settlement], fetch: Fetch) -> Set[UUID] | None:
         id, lease, state, _, run_at, failure, _, refund, crashed, meta, resets, *_ = zip(
             *batch, strict=True
         )
-        return await fetch(
+        accepted = await fetch(
             self._sql.requeue,
             list(id),
             list(lease),
@@ -289,6 +289,7 @@ class Settlements:
             _unless_all(meta, None),
             _unless_all(resets, False),
         )
+        return None if len(accepted) == len(batch) else {row[0] for row in accepted}
 
 
 def _batches(settlements: list[Settlement], again: Set[UUID]) -> list[list[Settlement]]:
