@@ -14,6 +14,9 @@ import pytest
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# What is imported and collected stays: looking for garbage in it took a seventh of the time.
+gc.disable()
+
 pytest_plugins = [
     "tests.support.chromium",
     "tests.support.introspection",
@@ -51,9 +54,15 @@ def _timeout_s(item: pytest.Item) -> float:
 
 def pytest_collection_finish() -> None:
     """Thousands of collected tests are garbage of nobody: walking them took a twelfth of the CPU
-    time of the processes that run tests."""
+    time of the processes that run tests.
+
+    Collections are rarer, too: with one for each 700 new objects, they took 7 % of the CPU time
+    in Python, start and all.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000)
+    gc.enable()
 
 
 @pytest.fixture
