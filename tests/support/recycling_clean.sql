@@ -3,7 +3,6 @@
 create function recycling.clean() returns boolean language plpgsql as $$
 declare
   v_table record;
-  v_long text;
 begin
   if (select is_called from recycling.changes)
     or exists (select from pg_statistic where starelid >= 16384)
@@ -18,14 +17,19 @@ begin
   then
     return false;
   end if;
-  select string_agg(t.name::text, ', ') into v_long
-  from recycling.tables t
-  join pg_class c on c.oid = t.name
-  where t.copy is null and (c.reltuples > 0 or c.relpages > 0 or pg_relation_size(t.name) > 65536);
-  if v_long is not null then
-    execute 'truncate ' || v_long || ' cascade';
-  end if;
-  for v_table in select * from recycling.tables where pg_relation_size(name) > 0 loop
+  for v_table in
+    select t.*, t.copy is null and (c.reltuples > 0 or c.relpages > 0 or s.size > 65536) as long
+    from recycling.tables t
+    join pg_class c on c.oid = t.name
+    cross join lateral (select pg_relation_size(t.name) as size offset 0) s
+    where s.size > 0 or t.copy is null and (c.reltuples > 0 or c.relpages > 0)
+    -- A truncation may reach tables whose rows are then copied.
+    order by long desc
+  loop
+    if v_table.long then
+      execute 'truncate ' || v_table.name || ' cascade';
+      continue;
+    end if;
     execute 'delete from only ' || v_table.name;
     if v_table.copy is not null then
       execute format('insert into %s (%s) overriding system value select %s from %s',
