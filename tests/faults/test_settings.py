@@ -21,7 +21,7 @@ from tests.faults import jobs, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.support.locks import BLOCKED
-from tests.support.sql import ask
+from tests.support.sql import ask, close_sessions
 from tests.support.waiting import eventually
 
 #: Where positions begin that no float of JSON holds, and soon the server could not.
@@ -42,6 +42,7 @@ def isolate(dsn: str) -> None:
     """Make every new session of the database serializable by default."""
     database = dsn.rpartition("/")[2]
     ask(dsn, f"alter database {database} set default_transaction_isolation = 'serializable'")
+    close_sessions(dsn)
     assert ask(dsn, "show transaction_isolation") == [("serializable",)]
 
 

@@ -124,7 +124,7 @@ async def test_a_wait_survives_the_end_of_all_sessions(kind: tuple[str, Push]) -
         await eventually(lambda: ask(dsn, LISTENING))
         ask(
             dsn,
-            "select pg_terminate_backend(pid) from pg_stat_activity"
+            "select pg_terminate_backend(pid, 10000) from pg_stat_activity"
             " where datname = current_database() and pid <> pg_backend_pid()",
         )
         await eventually(lambda: ask(dsn, LISTENING))

@@ -32,7 +32,7 @@ from chancy import Plugin
 from chancy.embedded import PostgresServer
 from tests.support import leftovers, recycling
 from tests.support.proxy import Proxy
-from tests.support.sql import ask
+from tests.support.sql import LASTING, ask, close_sessions, keep_sessions
 
 # The shared server need not survive a power cut; crashes of the *server* are tested with
 # `own_server`. synchronous_commit stays on, so that commits wait where they do in production.
@@ -109,6 +109,7 @@ class Run:
     def close(self) -> None:
         """Close the sessions."""
         self.recycling.close()
+        close_sessions()
         if self.session is not None:
             self.session.close()
 
@@ -296,14 +297,18 @@ def _database(run: Run, request: pytest.FixtureRequest, template: str | None) ->
         run.make(name, template)
         if template is not None and (today := _today()) != run.day:
             _move_days(_named(run.dsn, name), run.day, today)
+    dsn = _named(run.dsn, name)
     kept = False
+    if template and recycled:
+        keep_sessions(dsn)
     try:
-        yield _named(run.dsn, name)
+        yield dsn
         alive = _sessions(run, name)
         if template and recycled and not alive:
-            kept = run.recycling.keep(template, name, _named(run.dsn, name))
+            kept = run.recycling.keep(template, name, dsn)
     finally:
         if not kept:
+            close_sessions(dsn)
             run.drop(name)
     if alive:
         pytest.fail(f"{request.node.nodeid} left connections open: {'; '.join(alive)}")
@@ -340,8 +345,8 @@ def _sessions(run: Run, name: str) -> list[str]:
     connected = sql.SQL(
         "select format('%s (%s): %s', pid, application_name, query) from pg_stat_activity"
         " where datname = {} and backend_type = 'client backend'"
-        " and application_name <> 'test recycling'"
-    ).format(sql.Literal(name))
+        " and application_name <> {}"
+    ).format(sql.Literal(name), sql.Literal(LASTING))
     while True:
         rows = run.execute(connected)
         if not rows or time.monotonic() > deadline:

@@ -15,6 +15,7 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from tests.support import leftovers
+from tests.support.sql import LASTING
 
 #: Emptied databases of each template to keep: more are in use at a time by few tests.
 _KEPT = 4
@@ -63,9 +64,7 @@ class Recycling:
             self._close(name)
 
     def _session(self, name: str, dsn: str) -> Session:
-        session = psycopg.connect(
-            dsn, autocommit=True, options=_OPTIONS, application_name="test recycling"
-        )
+        session = psycopg.connect(dsn, autocommit=True, options=_OPTIONS, application_name=LASTING)
         leftovers.lasting.add(session.info.backend_pid)
         self._sessions[name] = session
         return session
