@@ -6,6 +6,7 @@ import asyncio
 from uuid import UUID
 
 import psycopg
+import pytest
 
 from chancy import Chancy, State
 from chancy.plugins.batch import Batch, Batches, BatchState
