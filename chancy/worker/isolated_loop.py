@@ -12,6 +12,7 @@ import os
 import sys
 from contextlib import AsyncExitStack
 from importlib import import_module
+from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
@@ -46,7 +47,12 @@ class IsolatedApplication(Protocol):
     @property
     def hooks(self) -> Hooks: ...
     async def __aenter__(self) -> object: ...
-    async def __aexit__(self, *_: object) -> None: ...
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
 
 
 def environment_of(

@@ -122,7 +122,7 @@ async def _pause(view: View, *, paused: bool) -> Response:
     view.require(Action.PAUSE_QUEUE, f"queue:{name}")
     async with deed(view) as act:
         catalog = act.store.catalog
-        if not await (catalog.pause(name, None) if paused else catalog.resume(name)):
+        if not await (catalog.pause(name) if paused else catalog.resume(name)):
             raise Refused(404, f"there is no queue {name!r}")
         what = Action.PAUSE_QUEUE if paused else "resume queue"
         await act.note(what, f"queue:{name}", jobs=0)

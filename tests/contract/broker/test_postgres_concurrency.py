@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from operator import attrgetter
@@ -25,7 +25,6 @@ from chancy.broker.values import Cancellation, JobFilter
 from chancy.errors import LOCK_NOT_AVAILABLE, BrokerUnavailable, RowsLocked, StatementFailed
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.connections.heartbeat import Register
-from chancy.postgres.drivers.base import Row
 from chancy.postgres.settle import settlements
 from chancy.postgres.settle.settlements import Settlements
 from chancy.postgres.statements import Statements
@@ -176,7 +175,7 @@ async def test_a_refused_and_a_locked_settlement_hold_up_no_others(
 
     async def refuse(
         self: Settlements, batch: Sequence[Settlement], inside: Sequence[TransactionHook]
-    ) -> Sequence[Row]:
+    ) -> Set[UUID] | None:
         if len(batch) == 4:
             raise StatementFailed("invalid value", sqlstate="22P02")
         return await store(self, batch, inside)
