@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 from uuid import UUID
 
@@ -21,8 +22,8 @@ async def test_plain_jobs_are_settled_without_the_plugin(
     written: list[int] = []
     write = PluginWrites.write
 
-    async def noted(self: PluginWrites, session: Any, wanted: Any, ids: set[UUID]) -> None:
-        written.append(len(ids))
+    async def noted(self: PluginWrites, session: Any, wanted: Any, ids: Set[UUID] | None) -> None:
+        written.extend(len(one.batch) for one in wanted)
         await write(self, session, wanted, ids)
 
     monkeypatch.setattr(PluginWrites, "write", noted)
