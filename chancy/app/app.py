@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, S
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import replace
 from datetime import datetime
+from types import TracebackType
 from typing import Any, Literal, Self, overload
 from uuid import UUID
 
@@ -164,7 +165,12 @@ class Chancy(BlockingCalls):
         await self._lifetime.enter()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self._lifetime.leave()
 
     def before_close(self, call: Callable[[], Awaitable[None]]) -> None:

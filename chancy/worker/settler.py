@@ -133,11 +133,7 @@ class Settler:
                 if self._timer is not None:
                     self._timer.cancel()
                     self._timer = None
-                self._writing = self._prepare(self._waiting[:BATCH])
-                del self._waiting[:BATCH]
-                self._waiting_size = sum(map(_size, self._waiting))
-                if not self._waiting:
-                    self._wake.clear()
+                self._writing = self._take()
             await self._write()
             if self._few_wait:
                 self.open.set()
@@ -155,6 +151,15 @@ class Settler:
         if not await self._clock.wait(self.empty, timeout_s):
             logger.error("settlements_abandoned count=%d: the jobs will run again", len(self))
 
+    def _take(self) -> list[Settlement]:
+        """The next settlements that wait, prepared to be written."""
+        taken = self._prepare(self._waiting[:BATCH])
+        del self._waiting[:BATCH]
+        self._waiting_size = sum(map(_size, self._waiting))
+        if not self._waiting:
+            self._wake.clear()
+        return taken
+
     async def _write(self) -> None:
         backoff = Backoff(base_s=0.1, cap_s=5.0)
         while self._writing:
@@ -170,6 +175,9 @@ class Settler:
                 pause = backoff.next_s()
                 if backoff.failures >= _HALVED_AFTER:
                     self._most = max(1, len(batch) // 2)
+                if len(batch) == 1:
+                    # Its row may be what is refused: all others are tried before it again.
+                    self._writing = [*self._writing[1:], *self._take(), *batch]
                 logger.warning(
                     "settling_postponed settlements=%d next_try_s=%.1f error=%s",
                     len(self),

@@ -40,6 +40,11 @@ def running_again(dsn: Where, worker_id: UUID) -> int:
     return count(dsn, held, [worker_id])
 
 
+def running_elsewhere(dsn: Where, worker_id: UUID) -> int:
+    """The number of running jobs of other workers."""
+    return count(dsn, "chancy.jobs where state = 1 and worker_id <> %s", [worker_id])
+
+
 def settled_numbers(dsn: Where) -> set[int]:
     """The numbers of the finished jobs."""
     rows = ask(dsn, "select (arguments ->> 'number')::int from chancy.finished_jobs")
@@ -63,6 +68,12 @@ def workers(dsn: Where) -> int:
 def sessions(dsn: Where, name: str) -> int:
     """The number of sessions with this application name."""
     return count(dsn, "pg_stat_activity where application_name = %s", [name])
+
+
+def busy_sessions(dsn: Where, name: str) -> int:
+    """The number of sessions with this application name that are not idle."""
+    busy = "pg_stat_activity where application_name = %s and state <> 'idle'"
+    return count(dsn, busy, [name])
 
 
 def empty(dsn: Where) -> None:

@@ -151,8 +151,7 @@ class Chaos:
                     self._dsn,
                     "select pg_terminate_backend(pid) from pg_stat_activity"
                     " where datname = current_database() and pid <> pg_backend_pid()"
-                    " and application_name not in ('holder', 'test recycling')"
-                    " order by random() limit 2",
+                    " and application_name <> 'holder' order by random() limit 2",
                 )
                 self.terminated += len(found)
 

@@ -117,6 +117,31 @@ def test_workers_that_are_killed_while_they_fire_fire_each_tick_once(
 
 
 @pytest.mark.chaos
+def test_another_continues_when_the_leader_is_killed(dsn: str, start: Start) -> None:
+    lease_s = 1.5
+    both = [start(lease_s), start(lease_s)]
+    ready(*both)
+    fill(dsn, 3, missed_s=0)
+    begin = last_tick(dsn)
+    eventually_sync(lambda: last_tick(dsn) >= begin + timedelta(seconds=2))
+    (pid,) = ask(
+        dsn,
+        "select w.pid from chancy.leadership_leases as l"
+        " join chancy.workers as w on w.id = l.holder",
+    )[0]
+    leader = next(one for one in both if one.pid == pid)
+    other = next(one for one in both if one.pid != pid)
+    leader.process.kill()
+    at = ask(dsn, "select clock_timestamp()")[0][0]
+    eventually_sync(lambda: last_tick(dsn) >= at + timedelta(seconds=3))
+    other.process.terminate()
+    other.process.wait(20)
+    check_once(dsn, 3)
+    late = ask(dsn, "select max(fired_at - tick) from chancy.cron_ticks")[0][0]
+    assert late < timedelta(seconds=lease_s + SLACK_S)
+
+
+@pytest.mark.chaos
 @pytest.mark.parametrize("fake", ["+1h", "-1h", "+0 x2"])
 def test_a_worker_on_a_wrong_clock_fires_by_that_of_the_server(
     dsn: str, start: Start, fake: str

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from chancy.embedded import PostgresServer
 from tests.docs.pages import page
 from tests.support.command import SHOP, alone, command, environment, started
 from tests.support.sources import ROOT
@@ -163,6 +164,17 @@ def remove(shop: Shop, failed: str) -> None:
     shop.work()
     assert shop.plain("job", "show", later, "--json").json["state"] == "failed"
     assert shop.execute("select what from chancy.audit_entries") == [(f"job {failed} failed",)]
+
+
+@pytest.mark.chaos
+def test_its_tables_go_up_and_down_on_each_server(
+    server: PostgresServer, built: Path, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path, server.dsn())
+    shutil.copytree(built, shop.site)
+    assert "audit is at 0002" in shop.audited("migrate", "upgrade").out
+    assert shop.execute("select what from chancy.audit_entries") == []
+    shop.audited("migrate", "downgrade", "base", "--component", "audit", "--yes")
 
 
 @pytest.mark.chaos

@@ -31,11 +31,13 @@ class Store:
         self.settled: list[UUID] = []
         self.most = BATCH
         self.error: BrokerError = TIMED_OUT
+        #: A job whose every outcome is refused.
+        self.refused: UUID | None = None
 
     async def settle(self, settlements: Sequence[Settlement]) -> frozenset[UUID]:
         self.calls.append(len(settlements))
         await asyncio.sleep(0)
-        if len(settlements) > self.most:
+        if len(settlements) > self.most or self.refused in {one.id for one in settlements}:
             raise self.error
         self.settled += [settlement.id for settlement in settlements]
         return frozenset()
@@ -135,14 +137,37 @@ async def test_batches_grow_again_after_an_outage(
     while not settler.empty.is_set():
         clock.advance(5)
         await asyncio.sleep(0)
-    assert store.settled == ids
+    assert sorted(store.settled) == sorted(ids)
     assert store.calls[-1] > 1
     ids += add(settler, [ended("1") for _ in range(BATCH)])
     await settler.empty.wait()
     ids += add(settler, [ended("1") for _ in range(BATCH)])
     await settler.empty.wait()
     assert store.calls[-1] == BATCH
-    assert store.settled == ids
+    assert sorted(store.settled) == sorted(ids)
+
+
+async def test_a_refused_settlement_holds_up_no_others(
+    store: Store, settler: Settler, clock: ManualClock
+) -> None:
+    """Also those that come in while it is tried again."""
+    first, *others = [ended() for _ in range(10)]
+    store.refused = first.id
+    wanted = add(settler, [first, *others])[1:]
+    while len(store.calls) < 4:
+        clock.advance(5)
+        await asyncio.sleep(0)
+    wanted += add(settler, [ended()])
+    while not {*wanted} <= {*store.settled}:
+        clock.advance(5)
+        await asyncio.sleep(0)
+    assert not settler.open.is_set()
+    store.refused = None
+    while not settler.empty.is_set():
+        clock.advance(5)
+        await asyncio.sleep(0)
+    assert sorted(store.settled) == sorted([*wanted, first.id])
+    assert settler.open.is_set()
 
 
 async def test_claiming_stops_while_too_much_waits(store: Store, settler: Settler) -> None:
