@@ -35,9 +35,10 @@ _FIRST_FINAL = min(state for state in State if state.final)
 #: Classes of SQLSTATEs that may not be about one job: an error in a statement, a missing privilege
 #: or schema, an object that cannot be used now, an internal error. A trigger may raise them, too.
 _OF_ALL_JOBS = ("42", "3F", "55", "XX")
-#: Jobs of a call whose every outcome is refused, and jobs refused since one was last stored. With
-#: more, the cause is not one job.
+#: Jobs of a call whose every outcome is refused. With more, the cause is not one job.
 _MOST_REFUSED = 32
+#: Jobs refused for such a reason since one was last stored. With more, it is that of all jobs.
+_MOST_SUSPECTS = 8
 
 
 class Settlements:
@@ -222,7 +223,8 @@ class Settlements:
                 self._refused += 1
                 if again.sqlstate.startswith(_OF_ALL_JOBS):
                     self._suspects.add(settlement.id)
-                if again.retryable or max(self._refused, len(self._suspects)) > _MOST_REFUSED:
+                suspicious = len(self._suspects) > _MOST_SUSPECTS
+                if again.retryable or suspicious or self._refused > _MOST_REFUSED:
                     raise
                 raise RowsLocked(frozenset({settlement.id}), frozenset()) from again
 

@@ -246,7 +246,7 @@ async def test_claims_stop_if_a_wrong_schema_refuses_every_outcome(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`StatementFailed` makes the worker stop its claims, `RowsLocked` does not."""
-    monkeypatch.setattr(settlements, "_MOST_REFUSED", 2)
+    monkeypatch.setattr(settlements, "_MOST_SUSPECTS", 2)
     async with AsyncExitStack() as opened:
         broker = PostgresBroker(dsn)
         opened.push_async_callback(broker.close)
