@@ -79,7 +79,8 @@ class Register:
                 locked = "a transaction has locked the row of the worker, or the server is slow"
                 raise StatementFailed(f"{locked}: {why}", sqlstate=error.sqlstate) from error
             failed = BrokerUnavailable(f"the heartbeat failed: {why}")
-            if self._connection is None:
+            # Of several hosts, another one may be the server that is down.
+            if self._connection is None and why.count("FATAL:") < 2 and "Multiple" not in why:
                 from chancy.postgres.drivers.psycopg import refusal
 
                 failed.refused = sqlstates.serves_others(refusal(error.sqlstate, why)[0])

@@ -35,7 +35,6 @@ _REFUSALS = (
     ("sorry, too many clients", sqlstates.TOO_MANY_CONNECTIONS),
     ("remaining connection slots are reserved", sqlstates.TOO_MANY_CONNECTIONS),
     ("too many connections for", sqlstates.TOO_MANY_CONNECTIONS),
-    ("no more connections allowed", sqlstates.TOO_MANY_CONNECTIONS),
 )
 
 # The function of the server that refuses a wrong number of parameters, with a code that otherwise
