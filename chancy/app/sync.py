@@ -6,6 +6,7 @@ import atexit
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, overload
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from chancy.app.preparation import JobPreparation, noting, parts
 from chancy.broker.contract import Broker
 from chancy.broker.values import PreparedJob
 from chancy.checks import check_timeout
-from chancy.errors import ConfigurationError
+from chancy.errors import ConfigurationError, StatementFailed
 from chancy.fork_lock import ForkLock
 from chancy.job.definition import Job, QueuedJob
 from chancy.plugin.hooks import Hooks
@@ -74,7 +75,12 @@ class BlockingCalls:
             self._inside += 1
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         with self._lock:
             self._inside -= 1
             if self._inside:
@@ -268,7 +274,7 @@ class BlockingCalls:
         self._own_queues.add(queue.name)
         try:
             return await broker.declare(queue, upsert=upsert)
-        except BaseException:
+        except (ConfigurationError, StatementFailed):  # after other errors it may be stored
             if not known:
                 self._own_queues.discard(queue.name)
             raise
