@@ -50,9 +50,10 @@ def _session(dsn: str) -> Generator[psycopg.Connection[Any]]:
     kept = False
     try:
         yield session
-        kept = session.info.transaction_status == TransactionStatus.IDLE and dsn in _idle
+        kept = session.info.transaction_status == TransactionStatus.IDLE
     finally:
-        if kept:
+        # One for each database: there are hundreds of these, and few more sessions.
+        if kept and _idle.get(dsn) == []:
             _idle[dsn].append(session)
         else:
             session.close()

@@ -49,8 +49,10 @@ async def eventually(condition: Callable[[], object], *, timeout: float = 30.0) 
 
 
 async def gives(asked: Awaitable[object], wanted: object) -> bool:
-    """Whether a call returns this, for `eventually`."""
-    return await asked == wanted
+    """Assert that a call returns this, for `eventually`."""
+    found = await asked
+    assert found == wanted
+    return True
 
 
 async def is_in(reference: Reference[Any], state: State) -> bool:

@@ -143,6 +143,7 @@ async def test_one_that_fails_is_undone_alone(
     assert "hook_failed plugin=broken hook=settling failures=1 settlements=1" in caplog.text
 
 
+@EACH_DRIVER
 async def test_one_that_takes_long_is_undone_alone(
     bench: Bench, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

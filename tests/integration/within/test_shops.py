@@ -22,7 +22,7 @@ from tests.support.command import Started, environment, started
 from tests.support.locks import BLOCKED
 from tests.support.ports import free_port
 from tests.support.sources import ROOT
-from tests.support.sql import ask, count
+from tests.support.sql import LASTING, ask, count
 from tests.support.waiting import eventually_sync
 
 
@@ -277,6 +277,6 @@ def test_a_web_process_killed_before_its_commit_leaves_neither(shop: Shop, lock:
 def alone_on(dsn: str) -> bool:
     sessions = (
         "pg_stat_activity where datname = current_database() and backend_type = 'client backend'"
-        " and application_name <> 'test recycling' and pid <> pg_backend_pid()"
+        " and application_name <> %s and pid <> pg_backend_pid()"
     )
-    return count(dsn, sessions) == 0
+    return count(dsn, sessions, [LASTING]) == 0
