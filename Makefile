@@ -101,8 +101,9 @@ imports: venv
 architecture: venv
 	$(BIN)/python -m pytest -q tests/architecture
 
-# In two processes, as most of them wait for something; then those that need the machine for themselves.
-CHAOS_WORKERS ?= 2
+# In more processes than processors, as most of them wait for something; then those that need the
+# machine for themselves.
+CHAOS_WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 chaos: cluster-libraries browser
 	@failed=; \
 	$(BIN)/python -m pytest -n $(CHAOS_WORKERS) --dist loadgroup -m 'chaos and not alone' $(TEST_OPTIONS) || failed=1; \

@@ -84,9 +84,11 @@ class _Floor:
     async def _settle(self, lease: uuid.UUID, ids: list[uuid.UUID]) -> None:
         states = [int(State.SUCCEEDED)] * len(ids)
         unused = [None] * 5
-        rows = await self._settles.fetch(self._sql.finish, ids, [lease] * len(ids), states, *unused)
-        if len(rows) != len(ids):
-            raise BenchmarkFailed(f"{len(ids) - len(rows)} settlements of the floor were refused")
+        arguments = ids, [lease] * len(ids), states, *unused
+        ((accepted,),) = await self._settles.fetch(self._sql.finish, *arguments)
+        if accepted is not None:
+            refused = len(ids) - len(accepted)
+            raise BenchmarkFailed(f"{refused} settlements of the floor were refused")
 
 
 def measure_floor(bench: Bench, queue: Queue, jobs: int, figure: str) -> Measurement:
