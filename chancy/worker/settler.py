@@ -130,9 +130,6 @@ class Settler:
         while True:
             if not self._writing:
                 await self._wake.wait()
-                if self._timer is not None:
-                    self._timer.cancel()
-                    self._timer = None
                 self._writing = self._take()
             await self._write()
             if self._few_wait:
@@ -153,6 +150,9 @@ class Settler:
 
     def _take(self) -> list[Settlement]:
         """The next settlements that wait, prepared to be written."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         taken = self._prepare(self._waiting[:BATCH])
         del self._waiting[:BATCH]
         self._waiting_size = sum(map(_size, self._waiting))

@@ -170,6 +170,34 @@ async def test_a_refused_settlement_holds_up_no_others(
     assert settler.open.is_set()
 
 
+async def test_settlements_without_urgency_are_written_after_an_outage(
+    store: Store, settler: Settler, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that came in while a single one was tried again."""
+    monkeypatch.setattr(settling, "_GATHER_S", 0.01)
+    store.most = 0
+    ids = add(settler, [ended()])
+    await eventually(lambda: len(store.calls) == 1)
+    for _ in range(2):
+        settler.add(late := ended(), urgent=False)
+        ids.append(late.id)
+        await asyncio.sleep(0.03)  # its timer has fired
+        calls = len(store.calls)
+        clock.advance(5)
+        while len(store.calls) == calls:
+            await asyncio.sleep(0)
+    store.most = BATCH
+    settler.add(late := ended(), urgent=False)
+    ids.append(late.id)
+
+    def written() -> bool:
+        clock.advance(5)
+        return sorted(store.settled) == sorted(ids)
+
+    await eventually(written, timeout=5)
+    await eventually(settler.empty.is_set)
+
+
 async def test_claiming_stops_while_too_much_waits(store: Store, settler: Settler) -> None:
     await asyncio.sleep(0)
     ids = add(settler, [ended("x" * 900) for _ in range(6)])
