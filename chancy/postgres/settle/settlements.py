@@ -171,7 +171,8 @@ class Settlements:
                 middle = len(batch) // 2
                 return await self._settle_each((batch[:middle], batch[middle:]), inside)
             accepted = await self._store_refused(batch[0], inside)
-        if accepted is None or accepted:
+        # That a job could be released does not show that one can be finished.
+        if accepted != set() and batch[0].state.final:
             self._suspects.clear()
         if accepted is None:
             return set()
@@ -181,7 +182,9 @@ class Settlements:
             [settlement.id for settlement in missing],
             [settlement.lease for settlement in missing],
         )
-        return {settlement.id for settlement in missing} - {row[0] for row in settled_before}
+        stale = {settlement.id for settlement in missing} - {row[0] for row in settled_before}
+        self._suspects -= stale
+        return stale
 
     async def _settle_unlocked(
         self,
