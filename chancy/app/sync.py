@@ -15,7 +15,7 @@ from chancy.app.preparation import JobPreparation, noting, parts
 from chancy.broker.contract import Broker
 from chancy.broker.values import PreparedJob
 from chancy.checks import check_timeout
-from chancy.errors import ConfigurationError, StatementFailed
+from chancy.errors import ConfigurationError, NotOpen, StatementFailed
 from chancy.fork_lock import ForkLock
 from chancy.job.definition import Job, QueuedJob
 from chancy.plugin.hooks import Hooks
@@ -274,7 +274,7 @@ class BlockingCalls:
         self._own_queues.add(queue.name)
         try:
             return await broker.declare(queue, upsert=upsert)
-        except (ConfigurationError, StatementFailed):  # after other errors it may be stored
+        except (ConfigurationError, NotOpen, StatementFailed):  # after others it may be stored
             if not known:
                 self._own_queues.discard(queue.name)
             raise

@@ -79,11 +79,15 @@ class Register:
                 locked = "a transaction has locked the row of the worker, or the server is slow"
                 raise StatementFailed(f"{locked}: {why}", sqlstate=error.sqlstate) from error
             failed = BrokerUnavailable(f"the heartbeat failed: {why}")
-            # Of several hosts, another one may be the server that is down.
-            if self._connection is None and why.count("FATAL:") < 2 and "Multiple" not in why:
+            # Of several hosts, another one may be the server that is down. One host may be tried
+            # at each of its addresses, with TLS and without.
+            if self._connection is None and len(parse(self._dsn).hosts) < 2:
                 from chancy.postgres.drivers.psycopg import refusal
 
-                failed.refused = sqlstates.serves_others(refusal(error.sqlstate, why)[0])
+                refusals = [f"FATAL: {part}" for part in why.split("FATAL:")[1:]] or [why]
+                failed.refused = all(
+                    sqlstates.serves_others(refusal(error.sqlstate, text)[0]) for text in refusals
+                )
             self.close()
             raise failed from error
 
