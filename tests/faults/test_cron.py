@@ -117,6 +117,7 @@ def test_workers_that_are_killed_while_they_fire_fire_each_tick_once(
 
 
 @pytest.mark.chaos
+@pytest.mark.alone
 def test_another_continues_when_the_leader_is_killed(dsn: str, start: Start) -> None:
     lease_s = 1.5
     both = [start(lease_s), start(lease_s)]

@@ -51,7 +51,7 @@ async def eventually(condition: Callable[[], object], *, timeout: float = 30.0) 
 async def gives(asked: Awaitable[object], wanted: object) -> bool:
     """Assert that a call returns this, for `eventually`."""
     found = await asked
-    assert found == wanted
+    assert found == wanted, f"{found!r} instead of {wanted!r}"
     return True
 
 
