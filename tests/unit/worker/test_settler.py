@@ -73,6 +73,10 @@ def ended(
     return Settlement(new_id(), new_id(), state, result=result, meta=meta, failure=failure)
 
 
+def called_again(store: Store, calls: int) -> bool:
+    return len(store.calls) > calls
+
+
 def add(settler: Settler, settlements: Sequence[Settlement]) -> list[UUID]:
     for settlement in settlements:
         settler.add(settlement)
@@ -182,10 +186,9 @@ async def test_settlements_without_urgency_are_written_after_an_outage(
         settler.add(late := ended(), urgent=False)
         ids.append(late.id)
         await asyncio.sleep(0.03)  # its timer has fired
-        calls = len(store.calls)
+        tried = partial(called_again, store, len(store.calls))
         clock.advance(5)
-        while len(store.calls) == calls:
-            await asyncio.sleep(0)
+        await eventually(tried)
     store.most = BATCH
     settler.add(late := ended(), urgent=False)
     ids.append(late.id)
