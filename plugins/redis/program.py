@@ -28,9 +28,11 @@ def run_until_signalled(serve: Callable[[], Coroutine[Any, Any, None]], *, signa
         numbers = itertools.count(1)
 
         def stop() -> None:
-            serving.cancel()
-            if next(numbers) >= signals:
-                _end_at_the_next(loop)
+            number = next(numbers)
+            if number <= signals:
+                serving.cancel()
+            if number == signals:
+                _end_at_the_next()
 
         for number in _SIGNALS:
             loop.add_signal_handler(number, stop)
@@ -46,7 +48,7 @@ def run_until_signalled(serve: Callable[[], Coroutine[Any, Any, None]], *, signa
             signal.signal(number, handler)
 
 
-def _end_at_the_next(loop: asyncio.AbstractEventLoop) -> None:
+def _end_at_the_next() -> None:
     last = time.monotonic()
 
     def end(number: int, frame: object) -> None:
@@ -54,6 +56,6 @@ def _end_at_the_next(loop: asyncio.AbstractEventLoop) -> None:
             os._exit(128 + number)
 
     for number in _SIGNALS:
-        loop.remove_signal_handler(number)
-        # Not a handler of the loop, which the program may block.
+        # In place of that of the loop, which the program may block. To remove that one first would
+        # leave the default for a moment, in which another signal ends the process.
         signal.signal(number, end)
