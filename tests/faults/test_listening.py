@@ -27,7 +27,7 @@ from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 #: What a busy machine may add to a latency, in seconds.
-SLACK_S = 0.6
+SLACK_S = 1.2
 
 
 def application(dsn: str, listen_dsn: str, *, poll_interval_s: float) -> Chancy:
