@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
@@ -186,5 +188,10 @@ def test_a_command_that_still_imports_the_application_ends(tmp_path: Path, dsn: 
     with started(command("worker", *options), cwd=tmp_path, env={"CHANCY_DSN": dsn}) as worker:
         eventually_sync(lambda: "importing" in worker.log)
         worker.process.send_signal(signal.SIGTERM)
-        assert worker.process.wait(20) == 128 + signal.SIGTERM, worker.log
+        # Python ignores what a handler raises in a callback, as of importlib's locks: rarely, the
+        # first signal is lost.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.process.wait(10)
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.process.wait(10) == 128 + signal.SIGTERM, worker.log
         assert "Traceback" not in worker.log
