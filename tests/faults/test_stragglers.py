@@ -60,7 +60,7 @@ async def check_late_commit(dsn: str, book: Book, held_s: float) -> None:
     async with worker_of(app), await psycopg.AsyncConnection.connect(dsn) as session:
         flowing = asyncio.create_task(flow(app, book, stopping))
         await eventually(lambda: book.size > 0)
-        # By somebody who does not know that workers want to be woken.
+        # Inserted by hand, without a notification.
         await session.execute(
             "insert into chancy.jobs (id, pos, state, queue, func, arguments) values"
             " (gen_random_uuid(), nextval('chancy.positions'), 0, 'load', %s, %s)",

@@ -114,7 +114,7 @@ async def stage(
 ) -> AsyncIterator[Stage]:
     run = find_run(request.config)
     with ExitStack() as made:
-        # One for each moment, and one for the scene in which nobody is killed.
+        # A database for each moment of a kill, and one for the run without kills.
         dsns = [made.enter_context(_database(run, request, template)) for _ in (*MOMENTS, None)]
         for dsn in dsns:
             async with make(dsn, redis_url):
@@ -127,7 +127,7 @@ def test_every_script_has_a_scenario() -> None:
 
 
 async def check(stage: Stage, name: str, moments: Sequence[str], rounds: int = 1) -> None:
-    """Kill a process at these places: what is left is what one leaves that nobody has killed."""
+    """Kill a process at these places; it leaves what a run without kills leaves."""
     async with asyncio.TaskGroup() as group:
         kept = group.create_task(stage.survive(name))
         left = [group.create_task(killed(stage, name, moment, rounds)) for moment in moments]
