@@ -223,17 +223,33 @@ def cli() -> None:
     """
 
 
+class _Terminated(SystemExit):
+    """Raised by SIGTERM."""
+
+
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)
+    raise _Terminated(128 + number)
+
+
+def _end_by_signals() -> None:
+    """Exit at SIGTERM: the first process of a container ignores it without a handler."""
+    ignore = sys.unraisablehook
+
+    def end(unraisable: sys.UnraisableHookArgs) -> None:
+        # Python ignores what a handler raises in a callback, such as those of importlib's locks.
+        if isinstance(unraisable.exc_value, _Terminated):
+            os._exit(128 + signal.SIGTERM)
+        ignore(unraisable)
+
+    sys.unraisablehook = end
+    signal.signal(signal.SIGTERM, _terminate)
 
 
 def main() -> NoReturn:
     """Run the program."""
-    # The first process of a container ignores a SIGTERM for which it has no handler. A supervisor's
-    # worker process never is the first, and a handler may lose the signal: Python ignores an
-    # exception that is raised in a callback, as of importlib's locks.
+    # A supervisor's worker process never is the first of a container.
     if _NUMBER not in os.environ and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _terminate)
+        _end_by_signals()
     try:
         cli(prog_name="chancy")
     except OSError as error:

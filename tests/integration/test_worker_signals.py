@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
@@ -181,17 +179,26 @@ async def test_handlers_of_a_program_are_there_again_after_a_failed_start(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_command_that_still_imports_the_application_ends(tmp_path: Path, dsn: str) -> None:
+_IMPORTING = "print('importing', flush=True); time.sleep(99)"
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        f"import time; {_IMPORTING}",
+        # As in a callback of importlib's locks, Python ignores what a handler raises.
+        f"import time\nclass End:\n    def __del__(self):\n        {_IMPORTING}\nEnd()",
+    ],
+    ids=["module", "callback"],
+)
+def test_a_command_that_still_imports_the_application_ends(
+    tmp_path: Path, dsn: str, module: str
+) -> None:
     """Also as the first process of a container, for which the kernel has no default action."""
-    (tmp_path / "shop.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(99)")
+    (tmp_path / "shop.py").write_text(module)
     options = ("--app=shop", "--processes=0")
     with started(command("worker", *options), cwd=tmp_path, env={"CHANCY_DSN": dsn}) as worker:
         eventually_sync(lambda: "importing" in worker.log)
-        worker.process.send_signal(signal.SIGTERM)
-        # Python ignores what a handler raises in a callback, as of importlib's locks: rarely, the
-        # first signal is lost.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            worker.process.wait(10)
         worker.process.send_signal(signal.SIGTERM)
         assert worker.process.wait(10) == 128 + signal.SIGTERM, worker.log
         assert "Traceback" not in worker.log
