@@ -399,14 +399,22 @@ async def test_a_loss_is_reported_once_though_the_processor_does_not_end(
 
 
 async def test_a_refused_release_is_logged(
-    redis_url: str, caplog: pytest.LogCaptureFixture
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Events finished since the last acknowledgement are delivered again."""
+    beats, change = list[str](), Membership.change
+
+    async def noted(membership: Membership, action: Any) -> Any:
+        beats.append(action)
+        return await change(membership, action)
+
+    monkeypatch.setattr(Membership, "change", noted)
     async with fleet(redis_url, partitions=1, options={"lease_s": 60.0}) as crew:
         worker = await crew.start()
         await crew.send(0, 3)
         await eventually(lambda: len(crew.seen) == 3)
         await eventually(crew.settled)
+        await eventually(lambda: "beat" in beats)  # the next one would be after 15 s
         await taken_away(crew, worker)
         runner = worker.executor.runner
         await crew.stop(worker)
