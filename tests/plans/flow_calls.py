@@ -13,7 +13,7 @@ from chancy.plugins.workflow import Workflow
 from chancy.plugins.workflow.description import MAX_STEPS
 from chancy.plugins.workflow.outcomes import SQL
 from chancy.plugins.workflow.preparation import Preparation
-from tests.plans.flows import explained, looked_at, pages
+from tests.plans.flows import looked_at, pages
 from tests.support.presence import present
 
 Connection = psycopg.Connection[Any]
@@ -68,7 +68,7 @@ def of_one(connection: Connection) -> dict[str, int]:
         "cancel": pages(connection, "cancel", runs, "cancelled", None, None),
         "retry": pages(connection, "retry", stands, "s3"),
         "a signal": looked_at(
-            explained(connection, signal, runs, "s9", "1", first=[f"{SIGNAL} md5('w7')::uuid"])
+            connection, signal, runs, "s9", "1", first=[f"{SIGNAL} md5('w7')::uuid"]
         ),
         "waiting": pages(connection, "status", [runs]),
         "ten steps more": pages(connection, "extend", *_extension(runs, job, lease, 10)),
@@ -79,7 +79,7 @@ def of_one(connection: Connection) -> dict[str, int]:
     assert jobs <= 10 * BATCH, f"what became of a hundred jobs looked at {jobs} pages"
     turn = SQL.statement("turn", "chancy")
     fails = present(connection.execute(f"select array({FAILS})".encode()).fetchone())
-    failing = looked_at(explained(connection, turn, fails[0], first=[FAILING]))
+    failing = looked_at(connection, turn, fails[0], first=[FAILING])
     assert failing <= PAGES * 10 * BATCH, f"a hundred that fail looked at {failing} pages"
     return found | {"what became of jobs": jobs, "workflows that fail": failing}
 
@@ -105,14 +105,14 @@ def check_of_many(connection: Connection) -> None:
         "cancel": (pages(connection, "cancel", fan, "cancelled", None, None), 4 * width),
         "retry of a step": (pages(connection, "retry", fan, "m7"), 4 * width),
         "waiting": (pages(connection, "status", [fan]), 10),
-        "a hundred results": (looked_at(explained(connection, value, fan, some)), 10 * BATCH),
+        "a hundred results": (looked_at(connection, value, fan, some), 10 * BATCH),
         "a list of all results": (
-            looked_at(explained(connection, advance, *end, first=[JOINING, LAST])),
+            looked_at(connection, advance, *end, first=[JOINING, LAST]),
             width,
         ),
         "retry of all of a chain": (pages(connection, "retry", long, "s0"), 30 * length),
         # Four pages a step, and those of the versions that the retry has left.
-        "what is behind": (looked_at(explained(connection, reaches, long)), 10 * length),
+        "what is behind": (looked_at(connection, reaches, long), 10 * length),
     }
     for what, (count, most) in found.items():
         assert count <= most, f"{what} looked at {count} pages"

@@ -15,7 +15,7 @@ import pytest
 from chancy import Chancy
 from chancy.plugins.batch import Batches
 from chancy.plugins.batch.outcomes import SQL
-from tests.plans.flows import explained, looked_at
+from tests.plans.flows import looked_at
 
 BATCH = 100
 #: Pages for each job of a settlement: its row by index, and its share of the rows that count.
@@ -79,7 +79,7 @@ def measured(connection: psycopg.Connection[Any]) -> dict[str, tuple[int, int]]:
     each, bound = PAGES * BATCH, (PAGES + BATCH_PAGES) * BATCH
 
     def found(name: str, *parameters: object) -> int:
-        return looked_at(explained(connection, SQL.statement(name, "chancy"), *parameters))
+        return looked_at(connection, SQL.statement(name, "chancy"), *parameters)
 
     return {
         "a job of each of many": (found("settle", many, of_many, well, None), bound),
