@@ -13,6 +13,7 @@ import pytest
 
 from chancy import Chancy, Queue, State, Worker
 from chancy.embedded.binaries import find_programs
+from chancy.worker.surveyor import Surveyor
 from tests.support import jobs
 from tests.support.command import environment
 from tests.support.presence import present
@@ -22,6 +23,12 @@ from tests.support.waiting import eventually
 #: Nobody looks by itself for so long: what comes sooner was told.
 SELDOM = Queue(name="async", executor="async", poll_interval_s=60)
 PSQL = find_programs(16, None, given=None) / "psql"
+
+
+@pytest.fixture
+def without_surveys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers run what notifications have told them of, and nothing else."""
+    monkeypatch.setattr(Surveyor, "_pause_s", lambda *_: 3_600.0)
 
 
 @pytest.fixture
@@ -50,13 +57,14 @@ async def listening(worker: Worker) -> None:
     await eventually(lambda: worker.listening)
 
 
+@pytest.mark.usefixtures("without_surveys")
 async def test_a_worker_runs_at_once_what_psql_pushes(chancy: Chancy, dsn: str) -> None:
     async with Worker(chancy) as worker:
         await listening(worker)
         said = psql(
             dsn, "select chancy.push('async', 'tests.support.jobs.note', '{\"value\": [1, null]}')"
         )
-        done = await chancy.wait_for(uuid.UUID(said.strip()), 5)
+        done = await chancy.wait_for(uuid.UUID(said.strip()), 30)
     assert (done.state, done.result, done.attempt) == (State.SUCCEEDED, [1, None], 1)
     assert jobs.noted == [[1, None]]
 
@@ -74,13 +82,14 @@ create trigger placed after insert on orders for each row execute function place
 """
 
 
+@pytest.mark.usefixtures("without_surveys")
 async def test_a_trigger_pushes_with_the_rows_or_not_at_all(chancy: Chancy, dsn: str) -> None:
     psql(dsn, TRIGGER)
     async with Worker(chancy) as worker:
         await listening(worker)
         psql(dsn, "begin; insert into orders select generate_series(1000, 1100); rollback")
         psql(dsn, "insert into orders select generate_series(1, 100)")
-        await eventually(lambda: len(jobs.noted) == 100, timeout=5)
+        await eventually(lambda: len(jobs.noted) == 100)
     assert sorted(map(str, jobs.noted)) == sorted(map(str, range(1, 101)))
     assert ask(dsn, "select count(*) from chancy.jobs") == [(0,)]
     assert ask(dsn, "select count(*) from chancy.finished_jobs") == [(100,)]
@@ -92,7 +101,8 @@ def test_a_commit_of_many_rows_sends_one_notice(dsn: str) -> None:
         [(channel,)] = listener.execute("select chancy.channel()").fetchall()
         listener.execute(f'listen "{channel}"'.encode())
         ask(dsn, "insert into orders select generate_series(1, 1000) returning id")
-        (notice,) = listener.notifies(timeout=1)
+        # Those of one commit come together.
+        (notice,) = listener.notifies(timeout=30, stop_after=1)
         assert notice.payload.startswith("w:async ")
 
 
@@ -171,11 +181,11 @@ async def test_times_that_python_does_not_have_delay_no_caller(chancy: Chancy, d
         assert "the job is scheduled in" in (await chancy.why(id))[0].text
     async with Worker(chancy):
         for id in ago:
-            assert (await chancy.wait_for(id, 10)).state is State.SUCCEEDED
+            assert (await chancy.wait_for(id, 30)).state is State.SUCCEEDED
         assert {await state(chancy, id) for id in far} == {State.SCHEDULED}
         assert await chancy.run_now(*far) == {*far}
         for id in far:
-            assert (await chancy.wait_for(id, 10)).state is State.SUCCEEDED
+            assert (await chancy.wait_for(id, 30)).state is State.SUCCEEDED
 
 
 def test_ids_of_one_session_are_in_their_order(dsn: str) -> None:
@@ -259,4 +269,4 @@ async def test_hostile_text_is_data(chancy: Chancy, dsn: str) -> None:
             "select chancy.push('async', 'tests.support.jobs.note', %s, unique_key => %s)",
             [json.dumps(evil), evil["value"]],
         )
-        assert (await chancy.wait_for(id, 10)).result == evil["value"]
+        assert (await chancy.wait_for(id, 30)).result == evil["value"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -228,9 +229,12 @@ async def test_push_makes_five_claims_of_many_workers_at_most(
     asked: list[float | None] = []
     claim, delay_s = PostgresBroker.claim, Crowd.delay_s
 
+    one_by_one = asyncio.Lock()
+
     async def counted(broker: PostgresBroker, queue: str, **options: Any) -> Sequence[Claim]:
         claims.append(queue)
-        return await claim(broker, queue, **options)
+        async with one_by_one:  # the first one gets the job, not that of a spare worker
+            return await claim(broker, queue, **options)
 
     def recorded(crowd: Crowd, notice: Any) -> float | None:
         asked.append(delay_s(crowd, notice))
@@ -238,6 +242,8 @@ async def test_push_makes_five_claims_of_many_workers_at_most(
 
     monkeypatch.setattr(PostgresBroker, "claim", counted)
     monkeypatch.setattr(Crowd, "delay_s", recorded)
+    # A busy server notifies one worker after the other: spare ones come later.
+    monkeypatch.setattr("chancy.worker.crowd._SPARE_S", 0.1)
     queue = Queue(name="async", executor="async", poll_interval_s=3_600)
     async with (
         Chancy(dsn, queues=[queue], no_default_plugins=True) as chancy,

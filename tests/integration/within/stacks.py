@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from contextlib import asynccontextmanager as async_context
 from dataclasses import dataclass
@@ -52,18 +52,6 @@ class SyncStack:
     transaction: Callable[[], AbstractContextManager[object]]
     savepoint: Callable[[], AbstractContextManager[object]]
     failed: type[Exception]
-
-
-def assert_told(took_s: Sequence[float]) -> None:
-    """A notice woke the worker of each of ten jobs that began so long after their commits.
-
-    Without one they would begin after seconds. The median is some 1 ms; the bounds leave room for a
-    slow machine that has other things to do.
-    """
-    took_s = sorted(took_s)
-    assert len(took_s) == 10
-    assert took_s[0] < 0.05, took_s
-    assert took_s[7] < 0.25, took_s
 
 
 def url(dsn: str, driver: str) -> str:
