@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,12 +37,6 @@ async def stored_note(value: object) -> object:
 @job(queue="async")
 async def discard(value: str) -> None:
     """For large arguments."""
-
-
-@job(queue="async")
-async def stamp() -> None:
-    """Records when it runs, by the clock of this process."""
-    noted.append(time.monotonic())
 
 
 @job(queue="async")

@@ -193,7 +193,6 @@ class Proxy:
         for link in [link for link in self._links if chosen(link)]:
             link.cutting.set()
             link.thread.join()
-        self._links = [link for link in self._links if link.thread.is_alive()]
 
     def _listen(self) -> None:
         if self._listener is None:

@@ -134,7 +134,7 @@ class RedisServer:
         try:
             with closing(self.client(socket_timeout=5.0)) as client:
                 return bool(client.ping())
-        except (redis.ConnectionError, redis.BusyLoadingError, OSError):
+        except (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError, OSError):
             return False
 
     def log(self) -> str:
