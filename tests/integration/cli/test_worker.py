@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -59,13 +58,6 @@ def test_burst_runs_what_is_there_and_ends(shop: Path, dsn: str) -> None:
     )
     assert "stopped pid=" in said
     assert "settled=2" in said
-    serving, stopping = (
-        datetime.fromisoformat(line["at"])
-        for line in lines
-        if line["logger"] == "chancy.cli" and line["message"].startswith(("serving", "stopping"))
-    )
-    # Sooner than the next poll, which is 4 s away while notices arrive.
-    assert (stopping - serving).total_seconds() < 3.5
     assert {"at", "level", "logger", "pid", "message"} <= lines[0].keys()
     assert inside("job", "wait", added, "--json", dsn=dsn).json["result"] == 5
     assert "no luck" in inside("job", "show", failed, dsn=dsn).out
@@ -141,12 +133,10 @@ def test_a_second_signal_ends_at_once(shop: Path, dsn: str) -> None:
         # The supervisor has heard it, and the worker: two that come at one moment are one signal.
         eventually_sync(lambda: worker.log.count("count=1") == 2)
         worker.process.send_signal(signal.SIGINT)
-        eventually_sync(
-            lambda: inside("job", "list", "--json", dsn=dsn).json[0]["state"] == "pending"
-        )
+        # Its worker first releases the job, then it is gone.
+        eventually_sync(lambda: inside("worker", "list", "--json", dsn=dsn).json == [])
     (job,) = inside("job", "list", "--json", dsn=dsn).json
-    assert (job["attempt"], job["crashes"]) == (0, 0)
-    assert inside("worker", "list", "--json", dsn=dsn).json == []
+    assert (job["state"], job["attempt"], job["crashes"]) == ("pending", 0, 0)
 
 
 @pytest.mark.parametrize(
