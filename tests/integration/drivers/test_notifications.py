@@ -166,7 +166,7 @@ async def test_a_lost_listener_is_logged(session: Connection, other: Connection)
     await asyncio.sleep(0.02)
     await other.fetch("select pg_terminate_backend($1::int)", pid)
     with pytest.raises(BrokerUnavailable):
-        await asyncio.wait_for(waiting, 2)
+        await asyncio.wait_for(waiting, SLACK_S)
     assert session.closed
     with pytest.raises(BrokerUnavailable):
         await session.notifications(0.1)
@@ -178,7 +178,7 @@ async def test_an_aborted_listener_is_logged(session: Connection) -> None:
     await asyncio.sleep(0.02)
     session.abort()
     with pytest.raises(BrokerUnavailable):
-        await asyncio.wait_for(waiting, 0.3)
+        await asyncio.wait_for(waiting, SLACK_S)
 
 
 async def test_any_channel_can_be_listened_to(session: Connection, other: Connection) -> None:

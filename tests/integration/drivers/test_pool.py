@@ -173,9 +173,9 @@ async def test_idle_sessions_are_closed_but_for_one(
     sessions: SessionPool, other: Connection
 ) -> None:
     taken = [await sessions.take() for _ in range(4)]
+    assert await _sessions(other) == 4
     for session in taken:
         sessions.put(session)
-    assert await _sessions(other) == 4
     await eventually(lambda: gives(_sessions(other), 1))
     # It is the one that was used last, and it stays.
     assert await sessions.take() is taken[-1]

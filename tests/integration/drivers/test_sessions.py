@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 from chancy.errors import BrokerUnavailable, ConfigurationError, StatementFailed
 from chancy.postgres.drivers.base import Connection, Driver
 from chancy.postgres.dsn import parse
-from tests.integration.drivers.conftest import is_running, run
+from tests.integration.drivers.conftest import SLACK_S, is_running, run
 from tests.support.postgres_fixtures import OwnServer
 from tests.support.waiting import eventually
 
@@ -191,7 +191,7 @@ async def test_cancelling_a_statement_closes_the_session_at_once(
     await eventually(lambda: is_running(other, pid))
     sleeping.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(sleeping, 0.3)
+        await asyncio.wait_for(sleeping, SLACK_S)
     assert session.closed
     await other.fetch("select pg_terminate_backend($1::int)", pid)
 
