@@ -60,7 +60,7 @@ def test_sql_and_the_command_line_push_jobs_that_expire(dsn: str) -> None:
     ids = [ask(dsn, with_sql)[0][0], by_command]
     for id in ids:
         seconds = "select extract(epoch from expires_at - pushed_at)::float8 from chancy.jobs"
-        assert ask(dsn, f"{seconds} where id = '{id}'")[0][0] == pytest.approx(60, abs=1)
+        assert ask(dsn, f"{seconds} where id = '{id}'")[0][0] == pytest.approx(60, abs=20)
 
 
 async def test_expired_jobs_are_cancelled_and_the_others_run(dsn: str) -> None:
@@ -83,8 +83,8 @@ async def test_expired_jobs_are_cancelled_and_the_others_run(dsn: str) -> None:
         async with Worker(chancy):
             for reference in (late, ahead, held):
                 with pytest.raises(JobCancelled, match="expired: it had not started by 20"):
-                    await reference.result(10)
-            assert [await good.result(10), await retried.result(10)] == ["good", "retried"]
+                    await reference.result(30)
+            assert [await good.result(30), await retried.result(30)] == ["good", "retried"]
         assert "expired" in (await chancy.why(late.id))[1].text
     assert sorted(map(str, jobs.noted)) == ["good", "retried"]
 
@@ -125,8 +125,8 @@ async def test_more_jobs_expire_than_one_batch_takes(
         )
         ask(dsn, LAPSE)
         async with Worker(chancy, queues=["default"]):
-            await eventually(lambda: tables.live(dsn) == 0, timeout=5)
-        assert (await pushed[94].wait(5)).state is State.CANCELLED
+            await eventually(lambda: tables.live(dsn) == 0)
+        assert (await pushed[94].wait(30)).state is State.CANCELLED
 
 
 async def test_large_jobs_expire_a_few_at_a_time(dsn: str) -> None:

@@ -51,6 +51,12 @@ def statements(broker: PostgresBroker) -> Statements:
 
 
 @pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pushes wait for running statements however long these take, as on a busy machine."""
+    monkeypatch.setattr("chancy.postgres.push.coalescing._TURN_S", 60)
+
+
+@pytest.fixture
 def pushes(broker: PostgresBroker, statements: Statements) -> PushCoalescer:
     return PushCoalescer(statements.fetch, broker.transaction, broker.sql, lambda: None)
 
@@ -80,6 +86,7 @@ def start(pushes: PushCoalescer, wanted: Sequence[PreparedJob]) -> list[asyncio.
     return [asyncio.create_task(pushes.push([job])) for job in wanted]
 
 
+@pytest.mark.usefixtures("patient")
 async def test_pushes_at_once_share_a_statement(
     dsn: str, pushes: PushCoalescer, statements: Statements
 ) -> None:
@@ -92,6 +99,7 @@ async def test_pushes_at_once_share_a_statement(
     assert len(statements.sent) == AT_ONCE + 1
 
 
+@pytest.mark.usefixtures("patient")
 async def test_pushes_at_once_share_a_statement_of_bounded_size(
     dsn: str, pushes: PushCoalescer, statements: Statements
 ) -> None:
@@ -115,6 +123,7 @@ async def test_one_push_after_the_other_never_waits(
     assert len(statements.sent) == 5
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_push_that_is_refused_is_refused_alone(
     dsn: str, pushes: PushCoalescer, statements: Statements
 ) -> None:
@@ -129,6 +138,7 @@ async def test_a_push_that_is_refused_is_refused_alone(
     assert stored(dsn) == {job.id for job in good}
 
 
+@pytest.mark.usefixtures("patient")
 async def test_an_id_that_is_there_stays_one_job(
     dsn: str, pushes: PushCoalescer, statements: Statements
 ) -> None:
@@ -144,10 +154,10 @@ async def test_an_id_that_is_there_stays_one_job(
     assert stored(dsn) == {there.id, *(job.id for job in others)}
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_push_that_is_given_up_delays_no_caller(
-    dsn: str, pushes: PushCoalescer, statements: Statements, monkeypatch: pytest.MonkeyPatch
+    dsn: str, pushes: PushCoalescer, statements: Statements
 ) -> None:
-    monkeypatch.setattr("chancy.postgres.push.coalescing._TURN_S", 60)
     wanted = [prepared() for _ in range(6)]
     with locked(dsn):
         tasks = start(pushes, wanted)
@@ -171,6 +181,7 @@ async def test_pushes_that_wait_too_long_go_together(
     assert stored(dsn) == {job.id for job in wanted}
 
 
+@pytest.mark.usefixtures("patient")
 async def test_closing_waits_for_what_is_on_its_way(
     dsn: str, pushes: PushCoalescer, statements: Statements
 ) -> None:

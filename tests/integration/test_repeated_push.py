@@ -88,19 +88,21 @@ async def test_ids_of_finished_jobs_are_remembered_where_a_queue_does_not_keep_t
 
 async def test_a_worker_that_settles_removes_the_oldest_ids(dsn: str, bench: Bench) -> None:
     with psycopg.connect(dsn, autocommit=True) as session:
-        fill(session)
-        session.execute(  # jobs that finish every hour all use one slot
-            "insert into chancy.recently_finished (ids, at)"
-            " values (array[gen_random_uuid()], now() - interval '3 minutes')"
-        )
-        ((before,),) = session.execute(_SLOT).fetchall()
-        claims = await bench.running(prepared())
-        await bench.settle(*(settlement(claim, State.SUCCEEDED) for claim in claims))
-        ((after,),) = session.execute(_SLOT).fetchall()
-        (emptied,) = {0, 1, 2} - slots(session)
+        before, after = 0, 1
+        while before != after:  # once more if a minute ends meanwhile
+            session.execute("truncate chancy.recently_finished")
+            fill(session)
+            ((before,),) = session.execute(_SLOT).fetchall()
+            session.execute(  # jobs that finish every hour all use one slot
+                "insert into chancy.recently_finished (ids, at)"
+                " values (array[gen_random_uuid()], now() - interval '3 minutes')"
+            )
+            claims = await bench.running(prepared())
+            await bench.settle(*(settlement(claim, State.SUCCEEDED) for claim in claims))
+            ((after,),) = session.execute(_SLOT).fetchall()
+        assert {0, 1, 2} - slots(session) == {(before + 1) % 3}
         old = "select from chancy.recently_finished where at < now() - interval '2 minutes'"
         assert session.execute(old).fetchall() == []
-    assert emptied in {(before + 1) % 3, (after + 1) % 3}
 
 
 async def test_a_partition_that_others_read_delays_no_settlement_and_keeps_no_old_ids(
