@@ -34,6 +34,12 @@ def effects(dsn: str) -> Sequence[Any]:
     return ask(dsn, "select what from effects")
 
 
+def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Warnings and errors, without those of a busy machine."""
+    found = (one for one in caplog.records if one.levelname in ("WARNING", "ERROR"))
+    return [text for one in found if "loop_blocked" not in (text := one.getMessage())]
+
+
 async def end_of(chancy: Chancy, queue: str, job: Job[Any], stale: int = 0) -> QueuedJob | None:
     """How a job ends, for the tables and for the worker."""
     async with Worker(chancy, queues=[queue]) as worker:
@@ -65,7 +71,7 @@ async def test_the_effect_and_the_end_are_one(
     assert (done.state, done.attempt, done.result) == (State.SUCCEEDED, 1, {"done": 1})
     assert done.errors == ()
     assert effects(dsn) == [("attempt 1",)]
-    assert [entry for entry in caplog.records if entry.levelname in ("WARNING", "ERROR")] == []
+    assert complaints(caplog) == []
 
 
 async def test_a_rolled_back_completion_leaves_the_job_to_its_outcome(
@@ -108,7 +114,7 @@ async def test_where_nothing_is_kept_it_is_not_stale(
 ) -> None:
     assert await end_of(chancy, "async-unkept", completing.complete_job.job(dsn=dsn)) is None
     assert effects(dsn) == [("attempt 1",)]
-    assert [entry for entry in caplog.records if entry.levelname in ("WARNING", "ERROR")] == []
+    assert complaints(caplog) == []
 
 
 async def test_a_session_of_sqlalchemy_can_be_used(chancy: Chancy, dsn: str) -> None:

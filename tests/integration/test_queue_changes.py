@@ -79,10 +79,10 @@ async def test_an_urgent_job_overtakes_a_backlog(chancy: Chancy, dsn: str) -> No
         await eventually(lambda: len(jobs.noted) > 20)
         began = time.monotonic()
         urgent = await chancy.push(jobs.note.job(value="urgent").with_priority(100))
-        await urgent.wait(10)
+        await urgent.wait(60)
         took = time.monotonic() - began
         await chancy.pause_queue("async")
-    assert took < 5.0, f"the urgent job waited {took:.2f} s behind a backlog of 200 s"
+    assert took < 20.0, f"the urgent job waited {took:.2f} s behind a backlog of 200 s"
 
 
 async def test_a_pause_until_a_time_that_is_over_is_refused(chancy: Chancy) -> None:
@@ -100,14 +100,14 @@ async def test_a_paused_queue_waits_until_it_is_resumed(chancy: Chancy) -> None:
         assert await chancy.pause_queue("async")
         held = await chancy.push(jobs.note.job(value="held"))
         other = await chancy.push(jobs.pid_of_sync.job().with_queue("thread"))
-        await other.wait(10)
+        await other.wait(30)
         assert await held.status() is State.PENDING
         await chancy.declare(FREQUENT, upsert=True)
         assert [queue.paused for queue in await chancy.get_queues() if queue.name == "async"] == [
             True
         ]
         assert await chancy.resume_queue("async")
-        await held.wait(5)
+        await held.wait(30)
     assert not await chancy.pause_queue("nowhere")
 
 
@@ -117,7 +117,7 @@ async def test_a_pause_releases_what_was_handed_to_an_executor_and_has_not_start
 ) -> None:
     """Slow jobs behind quick ones, of which an executor gets many at a time."""
     await chancy.declare(Queue(name="thread", executor=executor, concurrency=1), upsert=True)
-    naps = [0.0] * 1_000 + [0.4] * 60
+    naps = [0.0] * 1_000 + [0.4] * 200
     await chancy.push_many(jobs.nap.job(seconds=s).with_queue("thread") for s in naps)
 
     async def none_runs() -> bool:
@@ -126,8 +126,22 @@ async def test_a_pause_releases_what_was_handed_to_an_executor_and_has_not_start
     async with Worker(chancy) as worker:
         await eventually(lambda: worker.settled > 1_000)
         await chancy.pause_queue("thread")
-        await eventually(none_runs, timeout=4.0)
-    assert (await chancy.counts())["thread"].pending > 40
+        await eventually(none_runs, timeout=20.0)
+    assert (await chancy.counts())["thread"].pending > 100
+
+
+async def pause_for(chancy: Chancy, seconds: float) -> datetime:
+    """Pause the queue ``async``; returns when it resumes."""
+    while True:
+        at = datetime.now(UTC) + timedelta(seconds=seconds)
+        try:
+            await chancy.pause_queue("async", resume_at=at)
+        except ConfigurationError as error:
+            # So long has a busy machine taken to get here.
+            if "is over" not in str(error):
+                raise
+        else:
+            return at
 
 
 async def test_a_queue_that_resumes_is_claimed_from_at_once(
@@ -136,25 +150,27 @@ async def test_a_queue_that_resumes_is_claimed_from_at_once(
     monkeypatch.setattr(Surveyor, "_pause_s", lambda *_: 3_600.0)
     async with Worker(chancy) as worker:
         await eventually(lambda: worker.listening)
-        soon = datetime.now(UTC) + timedelta(seconds=1)
-        await chancy.pause_queue("async", resume_at=soon)
+        soon = await pause_for(chancy, 1.0)
         done = await (await chancy.push(jobs.note.job(value=1))).wait(30)
     assert done.claimed_at is not None
     assert done.claimed_at >= soon
 
 
-async def test_running_workers_follow_changes_of_queues(chancy: Chancy) -> None:
+async def test_running_workers_follow_changes_of_queues(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By notifications."""
+    monkeypatch.setattr("chancy.worker.worker._QUEUES_EVERY_S", 3_600.0)
+    monkeypatch.setattr(Surveyor, "_pause_s", lambda *_: 3_600.0)
     async with Worker(chancy) as worker:
         await eventually(lambda: worker.listening)
-        began = time.monotonic()
         await chancy.declare(Queue(name="new", executor="async"))
-        await (await chancy.push(jobs.note.job(value=1).with_queue("new"))).wait(5)
-        assert time.monotonic() - began < 2.5
+        await (await chancy.push(jobs.note.job(value=1).with_queue("new"))).wait(30)
         await chancy.declare(Queue(name="new", executor="thread"), upsert=True)
 
         async def in_a_thread() -> bool:
             reference = await chancy.push(jobs.pid_of_sync.job().with_queue("new"))
-            found = (await reference.wait(10)).result
+            found = (await reference.wait(30)).result
             return bool(found[1] != threading.get_ident())
 
         await eventually(in_a_thread)
@@ -166,7 +182,7 @@ async def test_running_workers_follow_changes_of_queues(chancy: Chancy) -> None:
         await eventually(unserved)
         orphan = await chancy.push(jobs.note.job(value=2).with_queue("new"))
         await chancy.declare(Queue(name="new", executor="async"))
-        await orphan.wait(5)
+        await orphan.wait(30)
 
 
 async def test_tags_decide_which_worker_serves_a_queue(chancy: Chancy) -> None:
@@ -176,10 +192,10 @@ async def test_tags_decide_which_worker_serves_a_queue(chancy: Chancy) -> None:
     )
     async with Worker(chancy):
         waits = await chancy.push(jobs.note.job(value=1).with_queue("gpu"))
-        await (await chancy.push(jobs.note.job(value=2).with_queue("here"))).wait(10)
+        await (await chancy.push(jobs.note.job(value=2).with_queue("here"))).wait(30)
         assert await waits.status() is State.PENDING
         async with Worker(chancy, tags={"has=gpu"}):
-            await waits.wait(10)
+            await waits.wait(30)
         (one,) = await chancy.get_workers()
         names = {tag.partition("=")[0] for tag in one.tags}
         assert names == {"*", "hostname", "worker_id", "python", "arch", "os"}
@@ -188,7 +204,7 @@ async def test_tags_decide_which_worker_serves_a_queue(chancy: Chancy) -> None:
 async def test_only_the_named_queues_are_served(chancy: Chancy) -> None:
     async with Worker(chancy, queues=["async"]):
         left = await chancy.push(jobs.pid_of_sync.job().with_queue("thread"))
-        await (await chancy.push(jobs.note.job(value=1))).wait(10)
+        await (await chancy.push(jobs.note.job(value=1))).wait(30)
         assert await left.status() is State.PENDING
 
 
@@ -207,10 +223,14 @@ async def test_an_invalid_queue_row_is_repaired_and_reported(
         assert complaint in caplog.text
 
 
-async def test_a_burst_ends_when_the_queues_are_empty(chancy: Chancy) -> None:
+async def test_a_burst_ends_when_the_queues_are_empty(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without waiting for the next survey."""
+    monkeypatch.setattr(Surveyor, "_pause_s", lambda *_: 3_600.0)
     await chancy.push_many(jobs.note.job(value=n) for n in range(500))
     async with Worker(chancy, burst=True) as worker:
-        await asyncio.wait_for(worker.wait_for_shutdown(), 20)
+        await asyncio.wait_for(worker.wait_for_shutdown(), 60)
     assert len(jobs.noted) == 500
     assert worker.settled == 500
 
@@ -226,7 +246,7 @@ async def test_every_free_slot_is_used_beside_long_jobs(chancy: Chancy) -> None:
 
         await eventually(seven_run)
         for value in range(3):
-            await (await chancy.push(jobs.note.job(value=value))).wait(5)
+            await (await chancy.push(jobs.note.job(value=value))).wait(30)
 
 
 async def test_a_pause_ends_nothing_that_runs(chancy: Chancy) -> None:
@@ -234,14 +254,13 @@ async def test_a_pause_ends_nothing_that_runs(chancy: Chancy) -> None:
     async with Worker(chancy, shutdown_timeout_s=0.2):
         running = await chancy.push(jobs.hold.job())
         await eventually(lambda: jobs.noted == ["held"])
-        soon = datetime.now(UTC) + timedelta(seconds=0.5)
-        await chancy.pause_queue("async", resume_at=soon)
+        await pause_for(chancy, 0.5)
         later = await chancy.push(jobs.note.job(value="later"))
-        await later.wait(10)
+        await later.wait(30)
         await chancy.pause_queue("async")
         await chancy.resume_queue("async")
         jobs.may_end.set()
-        done = await running.wait(10)
+        done = await running.wait(30)
     assert (done.state, done.attempt) == (State.SUCCEEDED, 1)
     assert jobs.noted == ["held", "later"]
 
@@ -254,11 +273,11 @@ async def test_running_jobs_survive_changes_of_their_queue(chancy: Chancy) -> No
             await chancy.declare(
                 Queue(name="async", executor="async", concurrency=concurrency), upsert=True
             )
-            await (await chancy.push(jobs.note.job(value=concurrency))).wait(10)
+            await (await chancy.push(jobs.note.job(value=concurrency))).wait(30)
         await chancy.delete_queue("async")
         await eventually(lambda: "async" not in worker.queues)
         jobs.may_end.set()
-        done = await running.wait(10)
+        done = await running.wait(30)
         assert (done.state, done.attempt) == (State.SUCCEEDED, 1)
 
 
@@ -269,7 +288,7 @@ async def test_jobs_under_former_queue_settings_can_be_cancelled(chancy: Chancy)
         await chancy.delete_queue("async")
         await eventually(lambda: "async" not in worker.queues)
         await chancy.cancel(running.id)
-        assert (await running.wait(10)).state is State.CANCELLED
+        assert (await running.wait(30)).state is State.CANCELLED
 
 
 async def test_of_many_changes_the_oldest_end_soon(chancy: Chancy) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from chancy import Chancy, Plugin, Queue, Settlement, State, Worker, job
 from chancy.attempt.outcome import Raised, Returned
 from tests.support.sql import ask
@@ -53,8 +55,8 @@ async def test_stored_and_stale_settlements_come_with_claim_and_outcome(dsn: str
     async with Chancy(dsn, queues=[queue], plugins=[counter]) as chancy, Worker(chancy):
         lost = await chancy.push(waiting.job())
         good, bad = await chancy.push_many([returning.job(), raising.job()])
-        assert (await good.wait(10)).state is State.SUCCEEDED
-        assert (await bad.wait(10)).state is State.FAILED
+        assert (await good.wait(30)).state is State.SUCCEEDED
+        assert (await bad.wait(30)).state is State.FAILED
         take_over = "update chancy.jobs set lease = gen_random_uuid() where id = %s and state = 1"
         assert ask(dsn, f"{take_over} returning 1", [lost.id]) == [(1,)]
         GATE.set()
@@ -68,7 +70,11 @@ async def test_stored_and_stale_settlements_come_with_claim_and_outcome(dsn: str
     assert {claim.queue for claim in claims if claim is not None} == {"counted"}
 
 
-async def test_outcomes_of_a_backlog_are_stored_together(dsn: str) -> None:
+async def test_outcomes_of_a_backlog_are_stored_together(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a busy machine each of the naps takes longer than the usual 25 ms.
+    monkeypatch.setattr("chancy.worker.settler._GATHER_S", 1.0)
     counter = Counter()
     queue = Queue("counted", executor="async", concurrency=1)
     async with Chancy(dsn, queues=[queue], plugins=[counter]) as chancy:
@@ -77,4 +83,4 @@ async def test_outcomes_of_a_backlog_are_stored_together(dsn: str) -> None:
             await eventually(lambda: len(counter.stored) == 60)
             assert len(counter.batches) <= 30, "a transaction for each job"
             alone = await chancy.push(napping.job())
-            assert (await alone.wait(10)).state is State.SUCCEEDED
+            assert (await alone.wait(30)).state is State.SUCCEEDED
