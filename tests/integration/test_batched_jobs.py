@@ -81,7 +81,7 @@ async def test_a_job_that_waits_for_others_is_released_by_a_pause_and_at_shutdow
     async with Worker(chancy, shutdown_timeout_s=600):
         await eventually(lambda: is_in(waits, State.RUNNING))
         await chancy.pause_queue("batched")
-        await eventually(lambda: is_in(waits, State.PENDING), timeout=10.0)
+        await eventually(lambda: is_in(waits, State.PENDING))
         await chancy.resume_queue("batched")
         await eventually(lambda: is_in(waits, State.RUNNING))
     assert await waits.status() is State.PENDING

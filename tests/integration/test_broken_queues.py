@@ -116,7 +116,7 @@ async def test_a_queue_whose_children_cannot_start_is_shown_until_they_can(
     options = ProcessOptions(initializer="tests.integration.progress_jobs.initialize")
     await chancy.declare(Queue(name="bad", concurrency=1, options=options))
     async with Worker(chancy) as worker:
-        await (await chancy.push(jobs.note.job(value=1))).wait(10)
+        await (await chancy.push(jobs.note.job(value=1))).wait(30)
         held = await chancy.push(jobs.pid_of_sync.job().with_queue("bad"))
 
         async def shown() -> bool:
@@ -150,13 +150,13 @@ async def test_a_slow_warm_up_holds_up_no_other_queue(
     worker = Worker(chancy)
     starting = asyncio.create_task(worker.start())
     try:
-        await (await chancy.push(jobs.note.job(value=1))).wait(10)
+        await (await chancy.push(jobs.note.job(value=1))).wait(30)
         waits = await chancy.push(jobs.pid_of_sync.job().with_queue("slow"))
         assert not starting.done()
         assert worker.queues == ("async",)
         stubs[0].warm.set()
         await starting
-        assert (await waits.wait(10)).state is State.SUCCEEDED
+        assert (await waits.wait(30)).state is State.SUCCEEDED
         assert stubs[0].ran == 1
         await eventually(worker_served(worker, "async", "slow"))
     finally:
@@ -225,7 +225,7 @@ async def test_an_executor_that_fails_to_start_and_one_that_breaks_later(
         assert worker.queues == ("async",)
         held = await chancy.push(jobs.pid_of_sync.job().with_queue("bad"))
         stubs[1].broken = None
-        await held.wait(10)
+        await held.wait(30)
         assert stubs[1].ran == 1
 
 

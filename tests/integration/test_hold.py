@@ -71,13 +71,13 @@ async def test_released_jobs_run_in_their_order_behind_those_that_were_pending(d
         assert (await chancy.counts())["async"].held == 3
         first = await chancy.push(jobs.note.job(value=0))
         async with Worker(chancy):
-            assert await first.result(10) == 0
+            assert await first.result(30) == 0
             async with chancy.transaction() as tx:
                 assert await chancy.release(held[2].id, uuid.uuid4(), within=tx) == 1
                 assert jobs.noted == [0]
-            assert await held[2].result(10) == 3
+            assert await held[2].result(30) == 3
             assert await chancy.release(key="k") == 2
-            assert [await held[0].result(10), await held[1].result(10)] == [1, 2]
+            assert [await held[0].result(30), await held[1].result(30)] == [1, 2]
         assert await chancy.release(key="k") == 0
         assert (await chancy.get_job(held[0].id)).meta == {}  # type: ignore[union-attr]
         with pytest.raises(ConfigurationError, match="either ids, or key="):

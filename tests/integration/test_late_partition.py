@@ -48,7 +48,7 @@ async def test_results_are_kept_while_the_partition_of_today_is_attached(
             reference = await chancy.push(jobs.note.job("kept"))
             await eventually(lambda: observer.execute(BLOCKED).fetchone() == (True,))
             maker.commit()
-            assert await reference.result(10) == "kept"
+            assert await reference.result(30) == "kept"
         count = f"select count(*) from {today()}".encode()
         assert observer.execute(count).fetchone() == (1,)
     assert "settlement_refused" not in caplog.text
@@ -59,6 +59,6 @@ async def test_a_settlement_that_is_refused_once_keeps_its_outcome(
 ) -> None:
     ask(dsn, REFUSE_ONCE)
     async with Chancy(dsn, queues=[ASYNC]) as chancy, Worker(chancy):
-        finished = await (await chancy.push(jobs.note.job("kept"))).wait(10)
+        finished = await (await chancy.push(jobs.note.job("kept"))).wait(30)
     assert (finished.state, finished.result) == (State.SUCCEEDED, "kept")
     assert "settlement_refused" not in caplog.text

@@ -38,7 +38,7 @@ async def test_progress_is_stored_while_a_job_runs_and_stays(
 
         assert await eventually(stored) == {"fraction": 0.4, "text": "two of five", "attempt": 1}
         path.touch()
-        done = await reference.wait(10)
+        done = await reference.wait(30)
     assert done.state is State.SUCCEEDED
     # It was said at the very end, and is stored with the settlement.
     assert done.meta["progress"] == {"fraction": 1.0, "text": "done", "attempt": 1}

@@ -54,7 +54,7 @@ async def test_a_job_whose_end_was_forgotten_runs_again(
         await eventually(lambda: sorted(begun) == ["ended", "running"])
         ask(dsn, "create table before as select * from chancy.jobs")
         gates["ended"].set()
-        await ended.wait(10)
+        await ended.wait(30)
         gates["ended"].clear()
         with psycopg.connect(dsn) as session:
             session.execute("delete from chancy.finished_jobs")
@@ -65,9 +65,9 @@ async def test_a_job_whose_end_was_forgotten_runs_again(
         again = present(await ended.get())
         assert (again.attempt, again.crashes, again.errors) == (1, 0, ()), "it costs nothing"
         gates["ended"].set()
-        await ended.wait(10)
+        await ended.wait(30)
         gates["running"].set()
-        await running.wait(10)
+        await running.wait(30)
     assert begun.count("running") == 1
     assert "lost_claims_released jobs=1" in caplog.text
 
@@ -99,13 +99,13 @@ async def test_finished_jobs_are_not_changed(
         await eventually(lambda: "async" not in worker.queues)
         await eventually(partial(_more, looks, len(looks) + 4))
         gates["ended"].set()
-        await running[0].wait(10)
+        await running[0].wait(30)
         stopping = asyncio.create_task(worker.stop())
         await eventually(partial(_more, looks, len(looks) + 4))
         assert not stopping.done()
         gates["running"].set()
         await stopping
-    done = [await one.wait(10) for one in running]
+    done = [await one.wait(30) for one in running]
     assert [one.attempt for one in done] == [1, 1]
     assert len(begun) == 2
     assert "lost_claims_released" not in caplog.text
@@ -129,7 +129,7 @@ async def test_a_failover_that_loses_an_end(replicated: ReplicatedPostgres) -> N
         assert standby.feed is not None
         standby.feed.black_hole()
         gates["ended"].set()
-        assert (await ended.wait(10)).state is State.SUCCEEDED
+        assert (await ended.wait(30)).state is State.SUCCEEDED
         gates["ended"].clear()
         primary.server.stop("immediate")
         await asyncio.to_thread(replicated.promote, standby)

@@ -31,6 +31,7 @@ from chancy import (
 from chancy.errors import BrokerUnavailable, ConfigurationError, JobError, WaitTimeout
 from chancy.plugins.retry import Retries
 from tests.support import jobs
+from tests.support.command import inside
 from tests.support.roles import roles
 from tests.support.sql import count
 from tests.support.waiting import eventually, eventually_sync
@@ -101,7 +102,7 @@ async def test_a_wait_for_a_pushed_job_that_is_gone_raises(chancy: Chancy, dsn: 
                 *await asyncio.to_thread(chancy.sync_push_many, [jobs.note.job(4)]),
             ]
             await eventually(lambda: count(dsn, "chancy.jobs") == 0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             for reference in references:
                 with pytest.raises(JobError, match="is gone"):
                     await reference.result()
@@ -169,7 +170,7 @@ async def test_a_role_that_may_only_read_polls(
         reference = await chancy.push(jobs.note.job.with_delay(0.5)("seen"))
         as_role = make_conninfo(dsn, options=f"-c role={role}")
         async with Chancy(as_role) as reader, Worker(chancy):
-            assert (await reader.wait_for(reference.id, 10)).result == "seen"
+            assert (await reader.wait_for(reference.id, 30)).result == "seen"
     assert "waiting_by_polling" in caplog.text
 
 
@@ -182,7 +183,7 @@ async def test_a_session_that_may_only_read_polls(
     async with Chancy(read_only) as reader, Worker(chancy):
         for text in ("one", "two"):
             reference = await chancy.push(jobs.note.job.with_delay(0.2)(text))
-            assert (await reader.wait_for(reference.id, 10)).result == text
+            assert (await reader.wait_for(reference.id, 30)).result == text
         with pytest.raises(BrokerUnavailable, match="default_transaction_read_only is on"):
             await reader.push(jobs.note.job("three"))
     assert caplog.text.count("waiting_by_polling") == 1
@@ -197,19 +198,22 @@ def working(dsn: str) -> Generator[None]:
     stop = threading.Event()
     ready = threading.Event()
 
+    def wait() -> None:
+        ready.set()
+        stop.wait()
+
     def work() -> None:
         async def main() -> None:
             app = Chancy(dsn, queues=[SELDOM], plugins=[Retries(False)])
             async with app as chancy, Worker(chancy):
-                ready.set()
-                await asyncio.to_thread(stop.wait)
+                await asyncio.to_thread(wait)
 
         asyncio.run(main())
 
     worker = threading.Thread(target=work)
     worker.start()
     try:
-        assert ready.wait(20)
+        assert ready.wait(60)
         yield
     finally:
         stop.set()
@@ -231,8 +235,9 @@ def test_threads_wait_on_one_session(dsn: str) -> None:
             failing = chancy.sync_push(jobs.fail.job("no"))
             with pytest.raises(JobFailed, match="no"):
                 failing.sync_result(20)
-        assert count(dsn, LISTENERS) == 0
         assert not listens()
+        # The server's process ends a little later than its client's call.
+        eventually_sync(lambda: count(dsn, LISTENERS) == 0)
 
 
 def test_one_thread_waits_for_many(dsn: str) -> None:
@@ -243,10 +248,12 @@ def test_one_thread_waits_for_many(dsn: str) -> None:
         assert sync_gather(references, timeout_s=30) == list(range(1_000))
         assert threading.active_count() <= before + 1
         assert count(dsn, LISTENERS) == 1
-        later = chancy.sync_push(jobs.note.job.with_delay(0.4)("later"))
+        later = chancy.sync_push(jobs.note.job.with_hold("later")("later"))
         first = chancy.sync_push(jobs.note.job("first"))
-        completed = sync_as_completed([later, first], timeout_s=20)
-        assert [one.sync_result() for one in completed] == ["first", "later"]
+        completed = sync_as_completed([later, first], timeout_s=30)
+        assert next(completed).sync_result() == "first"
+        inside("job", "release", later.id, dsn=dsn)
+        assert [one.sync_result() for one in completed] == ["later"]
         failing = chancy.sync_push(jobs.fail.job("no"))
         never = chancy.sync_push(jobs.note.job.with_delay(3600)("never"))
         with pytest.raises(JobFailed, match="no"):

@@ -109,7 +109,7 @@ async def test_cancel_and_run_now_find_the_job(chancy: Chancy) -> None:
     assert await chancy.cancel(near.id, far.id) == dict.fromkeys(
         (near.id, far.id), Cancellation.CANCELLED
     )
-    assert (await far.wait(5)).state is (await near.wait(5)).state is State.CANCELLED
+    assert (await far.wait(30)).state is (await near.wait(30)).state is State.CANCELLED
 
 
 async def test_sync_calls_find_the_job(dsn: str, chancy: Chancy, two: TwoBrokers) -> None:
@@ -119,7 +119,7 @@ async def test_sync_calls_find_the_job(dsn: str, chancy: Chancy, two: TwoBrokers
         assert found.queue == "far"
         assert near.sync_get() is not None
         await chancy.cancel(near.id, far.id)
-        assert far.sync_wait(5).state is near.sync_wait(5).state is State.CANCELLED
+        assert far.sync_wait(30).state is near.sync_wait(30).state is State.CANCELLED
         assert other.sync_declare(Queue(name="far2", broker="memory")).broker == "memory"
 
 
@@ -156,7 +156,7 @@ async def test_jobs_of_a_transaction_are_in_postgres_and_run_from_there(
     assert not two.store.live
     async with Worker(chancy):
         for id in (reference.id, more.id, third):
-            assert (await chancy.wait_for(id, 10)).state is State.SUCCEEDED
+            assert (await chancy.wait_for(id, 30)).state is State.SUCCEEDED
 
 
 async def test_a_queue_of_an_unknown_broker_is_refused(
@@ -240,7 +240,7 @@ async def test_the_outage_of_one_broker_leaves_the_other(chancy: Chancy, two: Tw
     with pytest.raises(BrokerUnavailable):
         await chancy.push(note("far"))
     assert await chancy.cancel(near.id) == {near.id: Cancellation.CANCELLED}
-    assert (await near.wait(5)).state is State.CANCELLED
+    assert (await near.wait(30)).state is State.CANCELLED
 
 
 async def test_an_application_opens_while_a_broker_is_unavailable(

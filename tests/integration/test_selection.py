@@ -192,10 +192,10 @@ async def test_workers_run_what_is_moved_and_raised(dsn: str) -> None:
         jobs = [Job(func=note, queue="mail", arguments={"value": n}) for n in range(3)]
         moved, raised, stays = await chancy.push_many(jobs)
         await chancy.select_jobs(JobSelection(where={"value": 0})).move("slow")
-        assert (await moved.wait(10)).queue == "slow"
+        assert (await moved.wait(30)).queue == "slow"
         await chancy.select_jobs(JobSelection(where={"value": 2})).prioritize(9)
         await chancy.resume_queue("mail")
-        first, second = await stays.wait(10), await raised.wait(10)
+        first, second = await stays.wait(30), await raised.wait(30)
         assert first.claimed_at is not None
         assert second.claimed_at is not None
         assert first.claimed_at < second.claimed_at
@@ -277,7 +277,7 @@ async def test_running_jobs_are_asked_to_stop(dsn: str) -> None:
         running = await chancy.push(Job(func="tests.support.jobs.wait_for_ever", queue="async"))
         await eventually(lambda: is_in(running, State.RUNNING))
         assert await chancy.select_jobs(JobSelection()).cancel() == ChangedJobs(1, 0, 1)
-        assert (await running.wait(10)).state is State.CANCELLED
+        assert (await running.wait(30)).state is State.CANCELLED
 
 
 @pytest.mark.parametrize(

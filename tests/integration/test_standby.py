@@ -79,6 +79,6 @@ async def test_a_push_returns_only_after_a_standby_has_confirmed_it(own_server: 
         assert ask(dsn, "select id from chancy.jobs") == [(job.id,)]
         assert not pushing.done()
         want_standby(dsn, "")
-        assert await asyncio.wait_for(pushing, 10) == {}
+        assert await asyncio.wait_for(pushing, 30) == {}
     finally:
         await broker.close()

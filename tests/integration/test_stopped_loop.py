@@ -64,7 +64,7 @@ def test_a_worker_whose_loop_is_stopped_ends_soon_and_its_jobs_run_again(
 
     async def serve_again() -> None:
         async with Chancy(dsn, queues=[_QUEUE]) as chancy, Worker(chancy, queues=["stopped"]):
-            done = await chancy.wait_for(pushed[0], timeout_s=10)
+            done = await chancy.wait_for(pushed[0], timeout_s=60)
             assert done.state is State.SUCCEEDED
             # A job that stops every worker has to end.
             assert done.crashes == 1
@@ -73,5 +73,5 @@ def test_a_worker_whose_loop_is_stopped_ends_soon_and_its_jobs_run_again(
     began = time.monotonic()
     with pytest.raises((SystemExit, RuntimeError, asyncio.CancelledError)):
         asyncio.run(serve())
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60, "the job sleeps for 600 s"
     asyncio.run(serve_again())

@@ -200,5 +200,5 @@ def test_a_command_that_still_imports_the_application_ends(
     with started(command("worker", *options), cwd=tmp_path, env={"CHANCY_DSN": dsn}) as worker:
         eventually_sync(lambda: "importing" in worker.log)
         worker.process.send_signal(signal.SIGTERM)
-        assert worker.process.wait(10) == 128 + signal.SIGTERM, worker.log
+        assert worker.process.wait(30) == 128 + signal.SIGTERM, worker.log
         assert "Traceback" not in worker.log

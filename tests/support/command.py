@@ -114,7 +114,7 @@ def alone(
         env=environment(env),
         capture_output=True,
         text=True,
-        timeout=45,
+        timeout=90,
         check=False,
     )
     answer = Answer(done.returncode, done.stdout, done.stderr)

@@ -80,7 +80,10 @@ def test_it_starts_again_after_it_was_killed(own_server: OwnServer) -> None:
     _wait_until_reachable(server.dsn())
 
 
-def test_it_waits_for_the_last_process_of_one_that_was_killed(own_server: OwnServer) -> None:
+def test_it_waits_for_the_last_process_of_one_that_was_killed(
+    own_server: OwnServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.embedded.postgres._LEAVE_SECONDS", 60.0)  # a try takes a while
     server = own_server(migrated=False)
     with psycopg.connect(server.dsn()) as connection:
         session = connection.info.backend_pid
