@@ -339,9 +339,10 @@ def _named(dsn: str, database: str) -> str:
 def _sessions(run: Run, name: str) -> list[str]:
     """The sessions still connected to a database after a grace period.
 
-    A backend ends slightly later than the client's close returns.
+    A backend ends slightly later than the client's close returns, and seconds after its client
+    was killed.
     """
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + 30.0
     connected = sql.SQL(
         "select format('%s (%s): %s', pid, application_name, query) from pg_stat_activity"
         " where datname = {} and backend_type = 'client backend'"

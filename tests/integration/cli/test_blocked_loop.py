@@ -48,7 +48,7 @@ _DRIVER = """\
 import asyncio, json, logging, sys
 from chancy.worker.supervisor import supervisor
 logging.basicConfig(level=logging.INFO, format="%(message)s")
-supervisor._BLOCKED_S, supervisor._CHECK_S = 0.5, 0.1
+supervisor._BLOCKED_S, supervisor._CHECK_S, supervisor._FLUSH_S = 0.5, 0.1, 30.0
 command, options = json.loads(sys.argv[1])
 sys.exit(asyncio.run(supervisor.Supervisor(command, processes=1, **options).run()))
 """
