@@ -10,8 +10,9 @@ from pathlib import Path
 
 from chancy import current_job, job
 
-#: The variable that names a file; while there is one the initializer fails.
-OBSTACLE = "CHANCY_TEST_OBSTACLE"
+#: The variable that names a file; while there is one the initializer fails. Commands in the process
+#: of a test hide those that begin with CHANCY_, also from children that start meanwhile.
+OBSTACLE = "TEST_OBSTACLE"
 
 
 @job
