@@ -49,8 +49,8 @@ async def test_each_attempt_is_logged_once(
     once = jobs.fail_times.job(path=str(tmp_path / "count"), times=1).with_queue(queue)
     never = failing_jobs.fail.job().with_queue(queue).with_max_attempts(2)
     async with Worker(chancy, queues=[queue]):
-        first = await (await chancy.push(once.with_max_attempts(3))).wait(20)
-        second = await (await chancy.push(never)).wait(20)
+        first = await (await chancy.push(once.with_max_attempts(3))).wait(60)
+        second = await (await chancy.push(never)).wait(60)
     assert (first.state, second.state) == (State.SUCCEEDED, State.FAILED)
     assert events(caplog) == [
         ("job_started", str(first.id), 1),

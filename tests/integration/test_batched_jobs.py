@@ -35,13 +35,13 @@ async def chancy(dsn: str) -> AsyncIterator[Chancy]:
 
 
 async def states(references: Sequence[Reference[object]]) -> list[State]:
-    return [(await reference.wait(20)).state for reference in references]
+    return [(await reference.wait(60)).state for reference in references]
 
 
 async def test_a_full_batch_is_one_call_with_an_outcome_for_each_job(chancy: Chancy) -> None:
     pushed = await chancy.push_many(double.job([n]) for n in range(50))
     async with Worker(chancy):
-        done = [await reference.wait(20) for reference in pushed]
+        done = [await reference.wait(60) for reference in pushed]
     assert len(CALLS) == 1
     assert sorted(CALLS[0]) == list(range(50))
     assert [job.state for job in done] == [State.SUCCEEDED, State.FAILED] * 25
@@ -102,7 +102,7 @@ async def test_a_job_that_waits_for_others_can_be_cancelled(chancy: Chancy) -> N
 async def test_a_result_that_fits_no_items_fails_all_jobs(chancy: Chancy) -> None:
     pushed = await chancy.push_many(lose.job([n]) for n in range(2))
     async with Worker(chancy):
-        done = [await reference.wait(20) for reference in pushed]
+        done = [await reference.wait(60) for reference in pushed]
     assert {job.state for job in done} == {State.FAILED}
     assert "1 results for 2 items" in done[0].errors[0]["message"]
 
@@ -131,7 +131,7 @@ async def test_the_limit_of_results_is_that_of_each_job(dsn: str) -> None:
     async with Chancy(dsn, queues=[queue], max_payload=1_000) as chancy:
         pushed = await chancy.push_many(map(repeat.job, ([900], [1_100], [500, 500], [800])))
         async with Worker(chancy):
-            one, large, two, other = [await reference.wait(20) for reference in pushed]
+            one, large, two, other = [await reference.wait(60) for reference in pushed]
     assert (one.result, other.result) == (["x" * 900], ["x" * 800])
     for job in (large, two):
         assert job.errors[0]["types"][0] == "chancy.errors.PayloadTooLarge"
@@ -144,7 +144,7 @@ async def test_jobs_of_an_older_version_join_a_batch(chancy: Chancy) -> None:
     )
     current = await chancy.push(halve.job([6]))
     async with Worker(chancy):
-        three, four, six = [await reference.wait(20) for reference in (*pushed, current)]
+        three, four, six = [await reference.wait(60) for reference in (*pushed, current)]
     assert (three.state, three.errors[0]["message"]) == (State.FAILED, "3 is odd")
     assert (four.result, six.result) == ([2], [3])
     assert CALLS == [[3, 4, 6]]

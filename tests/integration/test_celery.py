@@ -70,7 +70,7 @@ async def test_a_task_is_called_pushed_and_found_by_its_id(app: Chancy) -> None:
     def use() -> None:
         assert add(1, 2) == 3
         pushed: AsyncResult = add.delay(1, y=2)
-        assert pushed.get(timeout=20) == 3
+        assert pushed.get(timeout=60) == 3
         found = AsyncResult(pushed.id)
         assert (found.state, found.ready(), found.successful()) == ("SUCCESS", True, True)
         late = add.apply_async((1,), countdown=3_600, priority=5, expires=7_200)
@@ -93,7 +93,7 @@ async def test_a_task_is_called_pushed_and_found_by_its_id(app: Chancy) -> None:
 
 async def test_a_bound_task_has_the_types_of_its_own_module(app: Chancy) -> None:
     def use() -> str:
-        found: str = price.delay(Decimal("0.10")).get(timeout=20)
+        found: str = price.delay(Decimal("0.10")).get(timeout=60)
         return found
 
     assert await asyncio.to_thread(use) == "0.10"
@@ -102,7 +102,7 @@ async def test_a_bound_task_has_the_types_of_its_own_module(app: Chancy) -> None
 async def test_retries_are_those_of_the_task(app: Chancy) -> None:
     def use() -> None:
         insisted: AsyncResult = insist.delay("tea")
-        assert insisted.get(timeout=20) == ["tests.integration.test_celery.insist", "tea"]
+        assert insisted.get(timeout=60) == ["tests.integration.test_celery.insist", "tea"]
         assert tried == [(insisted.id, 0), (insisted.id, 1)]
         for task, key, attempts in (
             (fetch, "missing", 2),
@@ -112,7 +112,7 @@ async def test_retries_are_those_of_the_task(app: Chancy) -> None:
         ):
             failed: AsyncResult = task.delay(key)
             with pytest.raises(JobFailed):
-                failed.get(timeout=20)
+                failed.get(timeout=60)
             eventually_sync(failed.failed)
             assert tried.count((key, 0)) == attempts
 

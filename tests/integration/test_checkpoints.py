@@ -48,7 +48,7 @@ async def test_a_retry_continues_after_the_last_checkpoint(chancy: Chancy, tmp_p
     marks = tmp_path / "marks"
     async with Worker(chancy, queues=["async"]):
         job = completing.checkpoints_and_raise.job(path=str(marks)).with_queue("async")
-        done = await (await chancy.push(job)).wait(20)
+        done = await (await chancy.push(job)).wait(60)
     assert (done.state, done.attempt, done.result) == (State.SUCCEEDED, 2, "second")
     assert marks.read_text().splitlines() == ["first", "second"]
     assert {

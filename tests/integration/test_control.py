@@ -28,7 +28,7 @@ async def chancy(dsn: str) -> AsyncIterator[Chancy]:
 
 async def end_of(chancy: Chancy, job: Job[Any]) -> QueuedJob:
     async with Worker(chancy, queues=["async"]) as worker:
-        done = await (await chancy.push(job.with_queue("async"))).wait(20)
+        done = await (await chancy.push(job.with_queue("async"))).wait(60)
         assert worker.stale == 0
     return done
 

@@ -228,7 +228,7 @@ async def test_the_dsn_of_the_environment_may_be_set_after_the_application_is_ma
         monkeypatch.setenv("CHANCY_DSN", "postgresql://127.0.0.1:1/other")
         reference = await chancy.push(jobs.note.job(value=1))
         async with Worker(chancy, queues=["async"]):
-            assert (await reference.wait(20)).state is State.SUCCEEDED
+            assert (await reference.wait(60)).state is State.SUCCEEDED
     with chancy:
         assert chancy.sync_get_job(reference.id) is not None
     assert chancy.dsn == dsn

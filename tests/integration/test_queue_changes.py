@@ -218,7 +218,7 @@ async def test_an_invalid_queue_row_is_repaired_and_reported(
     )
     async with Worker(chancy, queues=["broken"]):
         reference = await chancy.push(jobs.pid_of_sync.job().with_queue("broken"))
-        assert (await reference.wait(20)).state is State.SUCCEEDED
+        assert (await reference.wait(60)).state is State.SUCCEEDED
     for complaint in ("os.system", "concurrency=-1", "'('", "poll_interval_s=nan"):
         assert complaint in caplog.text
 

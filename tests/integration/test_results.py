@@ -84,7 +84,7 @@ async def test_a_job_is_waited_for_before_its_commit(chancy: Chancy, dsn: str) -
     async with Worker(chancy):
         async with chancy.transaction() as transaction:
             reference = await chancy.push(jobs.note.job("soon"), within=transaction)
-            waiting = asyncio.create_task(reference.result(20))
+            waiting = asyncio.create_task(reference.result(60))
             await eventually(lambda: count(dsn, "chancy.awaited"))
         assert await waiting == "soon"
 
@@ -125,10 +125,10 @@ async def test_a_wait_for_a_pushed_job_that_is_gone_raises(chancy: Chancy, dsn: 
 async def test_the_text_of_an_id_is_refused_and_others_wait_on(chancy: Chancy) -> None:
     async with Worker(chancy):
         done = await chancy.push(jobs.note.job(1))
-        await done.wait(20)
+        await done.wait(60)
         text: Any = str(done.id)  # which a driver would find, and nobody below its text
         nothing: Any = None
-        waiting = asyncio.create_task((await chancy.push(jobs.note.job("soon"))).result(20))
+        waiting = asyncio.create_task((await chancy.push(jobs.note.job("soon"))).result(60))
         calls: list[Callable[[Any], Awaitable[object]]] = [
             chancy.get_job, chancy.wait_for, chancy.cancel, chancy.run_now, chancy.why,
             lambda id: chancy.get_jobs([id]),
@@ -229,12 +229,12 @@ def test_threads_wait_on_one_session(dsn: str) -> None:
         with Chancy(dsn) as chancy:
             references = chancy.sync_push_many(jobs.note.job(number) for number in range(40))
             with ThreadPoolExecutor(8) as threads:
-                results = list(threads.map(lambda one: one.sync_result(20), references))
+                results = list(threads.map(lambda one: one.sync_result(60), references))
             assert results == list(range(40))
             assert count(dsn, LISTENERS) == 1
             failing = chancy.sync_push(jobs.fail.job("no"))
             with pytest.raises(JobFailed, match="no"):
-                failing.sync_result(20)
+                failing.sync_result(60)
         assert not listens()
         # The server's process ends a little later than its client's call.
         eventually_sync(lambda: count(dsn, LISTENERS) == 0)
@@ -258,7 +258,7 @@ def test_one_thread_waits_for_many(dsn: str) -> None:
         never = chancy.sync_push(jobs.note.job.with_delay(3600)("never"))
         with pytest.raises(JobFailed, match="no"):
             sync_gather([never, failing])
-        chancy.sync_push(jobs.note.job(1)).sync_result(20)
+        chancy.sync_push(jobs.note.job(1)).sync_result(60)
         eventually_sync(lambda: count(dsn, "chancy.awaited") == 0)
 
 
@@ -269,7 +269,7 @@ def test_an_application_that_is_closed_ends_the_waits_for_many(
         chancy.sync_declare(SELDOM)
         first, *rest = (chancy.sync_push(jobs.note.job(number)) for number in range(20))
         with working(dsn):
-            first.sync_wait(20)
+            first.sync_wait(60)
             sync_gather(rest, 20)
         late = [chancy.sync_push(jobs.note.job.with_delay(3600)(n)) for n in range(20)]
         completed = sync_as_completed([first, *late])

@@ -49,12 +49,12 @@ async def test_values_go_through_the_database_as_they_are(chancy: Chancy, dsn: s
     ]
     expected = Bill(id=ID, total=Decimal("3.30"), due=AT + DAY, color=Color.RED)
     async with Worker(chancy):
-        assert await reference.result(20) == expected
+        assert await reference.result(60) == expected
         more = await chancy.push_many([job, job])
-        assert await gather(more, timeout_s=20) == [expected, expected]
-        found = [await one.result() async for one in as_completed(more, timeout_s=20)]
+        assert await gather(more, timeout_s=60) == [expected, expected]
+        found = [await one.result() async for one in as_completed(more, timeout_s=60)]
         assert found == [expected, expected]
-        done = await reference.wait(20)
+        done = await reference.wait(60)
         assert done.result["due"] == "2030-01-03T03:04:05.678901Z"
         assert chancy.read_result(done) == expected
 
@@ -64,7 +64,7 @@ async def test_arguments_that_no_longer_fit_are_not_tried_again(chancy: Chancy, 
     ask(dsn, """update chancy.jobs set arguments = arguments || '{"at": "soon"}'""")
     async with Worker(chancy):
         with pytest.raises(JobFailed, match=r"InvalidArguments: .*later: parameter 'at'"):
-            await reference.result(20)
+            await reference.result(60)
         ended = present(await reference.get())
         assert ended.attempt == 1
 
@@ -74,18 +74,18 @@ async def test_a_result_that_does_not_fit_is_a_failure_that_is_not_tried_again(
 ) -> None:
     async with Worker(chancy):
         with pytest.raises(JobFailed, match=r"InvalidResult: .*wrong: the result: .* not 'soon'"):
-            await (await chancy.push(typed_jobs.wrong.job())).result(20)
+            await (await chancy.push(typed_jobs.wrong.job())).result(60)
 
 
 async def test_a_job_that_completes_itself_has_a_typed_result_too(chancy: Chancy, dsn: str) -> None:
     async with Worker(chancy):
-        assert await (await chancy.push(typed_jobs.complete.job(dsn, AT))).result(20) == AT
+        assert await (await chancy.push(typed_jobs.complete.job(dsn, AT))).result(60) == AT
 
 
 async def test_code_without_a_loop_gets_typed_results_too(chancy: Chancy, dsn: str) -> None:
     def work() -> datetime:
         with Chancy(dsn, queues=[QUEUE]) as blocking:
-            return blocking.sync_push(typed_jobs.later.job(AT, DAY)).sync_result(20)
+            return blocking.sync_push(typed_jobs.later.job(AT, DAY)).sync_result(60)
 
     async with Worker(chancy):
         assert await asyncio.to_thread(work) == AT + DAY

@@ -45,7 +45,7 @@ def without(app: Chancy, *funcs: str) -> Chancy:
 
 
 async def finished(references: Iterable[Reference[int]]) -> list[QueuedJob]:
-    return [await reference.wait(20) for reference in references]
+    return [await reference.wait(60) for reference in references]
 
 
 ONE, OTHER, NEITHER = (one.job.template.func for one in (of_one, of_other, of_neither))
@@ -124,7 +124,7 @@ async def test_a_job_fails_once_no_live_worker_has_known_its_function(dsn: str) 
         Worker(other, unknown_after_s=3_600),
     ):
         reference = await one.push(of_neither.job(1))
-        done = await reference.wait(20)
+        done = await reference.wait(60)
         assert done.state is State.FAILED
         message = done.errors[-1]["message"]
         assert "no job is registered as" in message
@@ -167,4 +167,4 @@ async def test_a_job_pushed_by_name_waits_in_a_queue_of_another_application(dsn:
             reasons = await app.why(reference.id)
             assert any("was started for other queues" in reason.text for reason in reasons)
         async with Worker(foreign):
-            assert (await reference.wait(20)).result == 1
+            assert (await reference.wait(60)).result == 1

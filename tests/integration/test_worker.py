@@ -68,7 +68,7 @@ async def test_a_worker_that_could_not_start_can_be_started_again(
             await worker.start()
     async with worker:
         waiting = asyncio.create_task(worker.wait_for_shutdown())
-        assert await (await chancy.push(jobs.stored_note.job(value="again"))).result(20) == "again"
+        assert await (await chancy.push(jobs.stored_note.job(value="again"))).result(60) == "again"
         assert not waiting.done()
         worker.shut_down()
         await asyncio.wait_for(waiting, 20)
@@ -82,7 +82,7 @@ async def test_each_executor_runs_sync_and_async_functions(chancy: Chancy) -> No
             ran = {}
             for queue in ("default", "thread", "async"):
                 reference = await chancy.push(made.with_queue(queue))
-                ran[queue] = (await reference.wait(20)).result
+                ran[queue] = (await reference.wait(60)).result
             assert ran["default"][0] != here[0]
             assert ran["thread"][0] == here[0]
             assert ran["thread"][1] != here[1]
@@ -97,12 +97,12 @@ async def test_a_failed_job_is_retried_until_its_attempts_are_used_up(
         reference = await chancy.push(
             jobs.fail_times.job(path=str(tmp_path / "count"), times=2).with_max_attempts(5)
         )
-        done = await reference.wait(20)
+        done = await reference.wait(60)
         assert (done.state, done.attempt, done.result) == (State.SUCCEEDED, 3, 2)
         assert [error["message"] for error in done.errors] == ["failure 1", "failure 2"]
         assert done.errors[0]["types"][0] == "builtins.ValueError"
         assert "fail_times" in done.errors[0]["trace"]
-        lost = await (await chancy.push(jobs.fail.job().with_max_attempts(2))).wait(20)
+        lost = await (await chancy.push(jobs.fail.job().with_max_attempts(2))).wait(60)
         assert (lost.state, lost.attempt, len(lost.errors)) == (State.FAILED, 2, 2)
 
 

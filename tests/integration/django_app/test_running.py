@@ -127,10 +127,10 @@ def test_jobs_are_deleted_between_tests() -> None:
 
 def test_a_result_is_waited_for_on_a_session_of_its_own() -> None:
     reference: Reference[Any] = app().sync_push(tasks.note.job(text="never"))
-    waiting = app().sync_begin_wait(reference.id, timeout_s=20)
+    waiting = app().sync_begin_wait(reference.id, timeout_s=60)
     run_jobs(scheduled=True, raises=False)
     try:
-        assert waiting.result(20).state is State.FAILED
+        assert waiting.result(60).state is State.FAILED
     finally:
         calls().close()
 
