@@ -103,8 +103,8 @@ async def mark_async(path: str) -> None:
 
 def heed(started: str, until: str, stopped: str) -> str:
     """Ends by an exception once it is asked to."""
-    write(started)
     try:
+        write(started)
         while not exists(until):
             current_job().check()
             time.sleep(0.002)

@@ -30,8 +30,11 @@ LEFT: list[asyncio.Task[None]] = []
 
 async def leave_helper(started: str, until: str) -> str:
     """End before the thread that was to do the work."""
+    helper = asyncio.create_task(asyncio.to_thread(_wait, started, until))
+    while not exists(started):
+        await asyncio.sleep(0.002)
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(asyncio.to_thread(_wait, started, until), 0.05)
+        await asyncio.wait_for(helper, 0.05)
     return "ended"
 
 

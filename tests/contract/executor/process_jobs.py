@@ -43,6 +43,11 @@ def make_ready_if_allowed() -> None:
     make_ready()
 
 
+def make_ready_when_allowed() -> None:
+    wait_until(os.environ["CHANCY_TEST_ALLOWED"])
+    make_ready()
+
+
 def how_ready() -> str:
     return _ready
 
@@ -63,8 +68,8 @@ def rest(seconds: float) -> None:
 
 def clean_up(started: str, until: str, stopped: str) -> str:
     """Says by which error it was stopped, and raises it on."""
-    write(started, str(os.getpid()))
     try:
+        write(started, str(os.getpid()))
         wait_until(until)
     except BaseException as error:
         write(stopped, f"{type(error).__name__}: {error}")
@@ -73,8 +78,8 @@ def clean_up(started: str, until: str, stopped: str) -> str:
 
 
 def return_all_the_same(started: str, until: str) -> str:
-    write(started, str(os.getpid()))
     try:
+        write(started, str(os.getpid()))
         wait_until(until)
     except Interrupted:
         return "half of it"
@@ -82,8 +87,8 @@ def return_all_the_same(started: str, until: str) -> str:
 
 
 def fail_when_stopped(started: str, until: str) -> str:
-    write(started, str(os.getpid()))
     try:
+        write(started, str(os.getpid()))
         wait_until(until)
     except Interrupted:
         raise ValueError("in the cleanup") from None
@@ -91,9 +96,10 @@ def fail_when_stopped(started: str, until: str) -> str:
 
 
 def swallow_all(started: str, until: str) -> str:
-    write(started, str(os.getpid()))
     while True:
         try:
+            if not exists(started):
+                write(started, str(os.getpid()))
             if exists(until):
                 return "waited"
             time.sleep(0.002)
@@ -111,10 +117,12 @@ def timer() -> list[object]:
 
 
 def hog_slowly(megabytes: int) -> int:
+    """Keeps it until the parent has seen it."""
     taken = []
     for _ in range(megabytes):
         taken.append(bytearray(b"x") * 2**20)
         time.sleep(0.005)
+    time.sleep(60)
     return len(taken)
 
 
@@ -228,6 +236,16 @@ def exit_in_copy() -> NoReturn:
     """Has a copy that goes on for a while, and ends."""
     if os.fork() == 0:
         time.sleep(5)
+    os._exit(4)
+
+
+def exit_beside_copy(started: str, until: str) -> NoReturn:
+    """Has a copy that goes on until the file is there, and ends."""
+    if os.fork() == 0:
+        write(started, str(os.getpid()))
+        wait_until(until)
+        os._exit(0)
+    wait_until(started)
     os._exit(4)
 
 

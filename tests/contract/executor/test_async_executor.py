@@ -21,6 +21,7 @@ from chancy.worker.runner import Runner
 from chancy.worker.unknown_functions import UnknownFunctions
 from tests.contract.executor import worker_scripts as executor_scripts
 from tests.contract.executor.calls import (
+    DEADLINE_S,
     JOBS,
     MAX_PAYLOAD,
     Place,
@@ -36,12 +37,15 @@ UNKNOWN = UnknownFunctions("q", find, SystemClock(), after_s=60.0)
 
 
 @pytest.fixture
-async def in_loop() -> AsyncIterator[AsyncExecutor]:
-    """The async executor, with little patience."""
+def grace_s() -> float:
+    return DEADLINE_S
+
+
+@pytest.fixture
+async def in_loop(grace_s: float) -> AsyncIterator[AsyncExecutor]:
+    options = AsyncOptions(grace_s=grace_s)
     made = AsyncExecutor(
-        ExecutorSetup(
-            concurrency=4, find=find, max_payload=MAX_PAYLOAD, options=AsyncOptions(grace_s=0.05)
-        )
+        ExecutorSetup(concurrency=4, find=find, max_payload=MAX_PAYLOAD, options=options)
     )
     await made.start()
     yield made
@@ -63,6 +67,7 @@ async def test_async_interrupt_before_the_second_step(in_loop: AsyncExecutor, pl
         assert await result(in_loop, "echo_async", value=1) == 1  # leaves a task to use again
 
 
+@pytest.mark.parametrize("grace_s", [0.05])
 async def test_async_job_that_swallows_its_cancel_is_abandoned(
     in_loop: AsyncExecutor, place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -149,7 +154,7 @@ async def test_async_job_that_keeps_its_task_affects_no_other_job(
     for _ in range(turns):
         await asyncio.sleep(0)
     assert ended.exists() == (turns > 0 and how == "callback")
-    assert await asyncio.wait_for(result(in_loop, "same_task"), 5.0) is True
+    assert await asyncio.wait_for(result(in_loop, "same_task"), DEADLINE_S) is True
 
 
 async def test_async_jobs_that_do_not_wait_cost_no_turn_of_the_loop(

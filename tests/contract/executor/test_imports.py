@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -32,12 +33,12 @@ from chancy.queue.executor_options import (
 )
 from tests.contract.executor.calls import DEADLINE_S, claim_with, end_of
 from tests.contract.executor.test_cluster_executor import ThreadCluster
+from tests.support.waiting import eventually
 
 SLOW = """
 import asyncio, os, time
 
-if {slow}:
-    time.sleep({seconds})
+{wait}
 
 
 async def work() -> int:
@@ -53,15 +54,20 @@ OPTIONS: dict[str, ExecutorOptions] = {
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a module that is not written yet."""
+    """The name of a module that is not written yet, and how the names of several begin."""
     name = f"slow_{uuid4().hex}"
     monkeypatch.syspath_prepend(str(tmp_path))
     yield name
-    sys.modules.pop(name, None)
+    for found in [found for found in sys.modules if found.startswith(name)]:
+        del sys.modules[found]
 
 
-def write(folder: Path, module: str, *, seconds: float, slow: str = "True") -> None:
-    (folder / f"{module}.py").write_text(SLOW.format(seconds=seconds, slow=slow))
+def write(folder: Path, module: str, wait: str) -> None:
+    (folder / f"{module}.py").write_text(SLOW.format(wait=wait))
+
+
+#: A condition that is true in executor processes.
+BELOW = f"if os.getpid() != {os.getpid()}"
 
 
 @asynccontextmanager
@@ -83,25 +89,32 @@ async def run(it: Executor, module: str, limit_s: float | None = None) -> Outcom
     return await end_of(asyncio.create_task(it.run(claim)))
 
 
-async def test_the_time_limit_starts_after_the_import(
-    name: str, module: str, tmp_path: Path
-) -> None:
-    write(tmp_path, module, seconds=0.7)
-    async with running(name, OPTIONS[name]) as it:
-        assert isinstance(await run(it, module, 0.5), Returned)
+async def test_the_time_limit_starts_after_the_import(module: str, tmp_path: Path) -> None:
+    """In all executors at once, since the jobs have the time that they take on a busy machine."""
+
+    async def import_and_run(name: str) -> Outcome:
+        slow = f"{module}_{name}"
+        write(tmp_path, slow, f"{BELOW if name == 'process' else 'if True'}: time.sleep(3.2)")
+        async with running(name, OPTIONS[name]) as it:
+            return await run(it, slow, 3.0)
+
+    for outcome in await asyncio.gather(*map(import_and_run, OPTIONS)):
+        assert isinstance(outcome, Returned), outcome
 
 
 async def test_an_import_in_the_worker_has_a_limit_and_does_not_block_the_loop(
     name: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chancy.executors.imports.IMPORT_S", 0.2)
-    write(tmp_path, module, seconds=0.5)
+    until = tmp_path / "until"
+    write(tmp_path, module, f"while not os.path.exists({str(until)!r}): time.sleep(0.002)")
     async with running(name, OPTIONS[name]) as it:
         outcome = await run(it, module)
         assert isinstance(outcome, Raised), outcome
         assert outcome.failure.is_a("chancy.errors.ImportTimeout")
         assert f"the module {module} took longer than 0.2 s to import" in outcome.failure.message
-        monkeypatch.setattr("chancy.executors.imports.IMPORT_S", 30.0)
+        monkeypatch.setattr("chancy.executors.imports.IMPORT_S", DEADLINE_S)
+        until.touch()
         assert isinstance(await run(it, module), Returned), "the import went on"
 
 
@@ -109,7 +122,7 @@ async def test_an_import_in_an_executor_process_has_a_limit(
     module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chancy.executors.process.child_handle.IMPORT_S", 0.5)
-    write(tmp_path, module, seconds=60.0, slow=f"os.getpid() != {os.getpid()}")
+    write(tmp_path, module, f"{BELOW}: time.sleep(60)")
     async with running("process", OPTIONS["process"]) as it:
         outcome = await run(it, module)
     assert isinstance(outcome, Raised), outcome
@@ -162,11 +175,16 @@ async def test_imports_that_hang_occupy_few_threads(monkeypatch: pytest.MonkeyPa
         ended.wait()
         return find
 
+    def has_begun(threads: int) -> bool:
+        return len(found) == threads
+
     try:
-        for path in ("no_a.work", "no_a.more", "no_b.work", "no_c.work"):
+        begun = {"no_a.work": 1, "no_a.more": 1, "no_b.work": 2, "no_c.work": 2}
+        for path, threads in begun.items():
             loads = [imports.load(path, find) for _ in range(5)]
             ends = await asyncio.gather(*loads, return_exceptions=True)
             assert all(isinstance(end, ImportTimeout) for end in ends), ends
+            await eventually(partial(has_begun, threads))
         assert found == ["no_a.work", "no_b.work"]
     finally:
         ended.set()

@@ -22,14 +22,17 @@ DEATHS: list[tuple[str, dict[str, object], str]] = [
     ("exit_at_once", {"status": 3}, "exited with status 3"),
     ("exit_at_once", {"status": 0}, "exited with status 0"),
     ("segfault", {}, "was killed by SIGSEGV"),
-    ("become_another_program", {}, "closed its connection"),
     ("close_line", {}, "exited with status 1"),
     ("garble_line", {}, "was killed because its connection was corrupted"),
 ]
 
 
-async def test_process_death_ends_only_the_job_that_died(place: Place) -> None:
+async def test_process_death_ends_only_the_job_that_died(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The one beside it goes on through all of them, and each child is replaced."""
+    # A child that has closed its connection is killed if it takes longer to exit.
+    monkeypatch.setattr("chancy.executors.process.spawn._EXIT_S", DEADLINE_S)
     async with started("process", concurrency=2) as it:
         neighbour = asyncio.create_task(it.run(place.waiting()))
         await place.has_started()
@@ -42,6 +45,13 @@ async def test_process_death_ends_only_the_job_that_died(place: Place) -> None:
         assert len({os.getpid(), *pids}) == 1 + len(pids)
         place.until.touch()
         assert isinstance(await end_of(neighbour), Returned)
+
+
+async def test_process_child_that_becomes_another_program_is_killed(child: Executor) -> None:
+    outcome = await run(child, "become_another_program")
+    assert isinstance(outcome, Lost), outcome
+    assert "closed its connection" in outcome.why
+    assert await result(child, "echo", value=1) == 1
 
 
 async def test_process_job_that_closes_the_channel_has_returned(child: Executor) -> None:
@@ -127,7 +137,10 @@ async def test_process_child_has_no_stdin(child: Executor) -> None:
     assert await result(child, "read_stdin") == ""
 
 
-async def test_process_exit_handlers_of_jobs_run_when_it_stops(place: Place) -> None:
+async def test_process_exit_handlers_of_jobs_run_when_it_stops(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.executors.process.group.STOP_GRACE_S", DEADLINE_S)
     async with started("process") as it:
         await result(it, "mark_at_exit", path=str(place.other))
         assert not place.other.exists()

@@ -30,7 +30,8 @@ MB = 2**20
 
 @pytest.fixture
 async def child() -> AsyncIterator[Executor]:
-    async with started("process", options=ProcessOptions(grace_s=0.2)) as made:
+    # Not killed however slow the machine is.
+    async with started("process", options=ProcessOptions(grace_s=DEADLINE_S)) as made:
         # The time that the first job takes to import its module is its own.
         assert await result(made, "how_ready") == "no"
         yield made

@@ -14,7 +14,7 @@ from chancy.attempt.claim import Claim
 from chancy.attempt.outcome import Cancelled, Lost, Outcome, Released, Returned
 from chancy.executors.base import Executor
 from chancy.executors.process.prefetch import LATE_S, MAX_DEPTH, Pace
-from tests.contract.executor.calls import Place, claim_of, end_of, result, started
+from tests.contract.executor.calls import DEADLINE_S, Place, claim_of, end_of, result, started
 from tests.support.waiting import eventually
 
 
@@ -41,7 +41,7 @@ async def warm(it: Executor) -> None:
         while it.slots < before * 4:
             await result(it, "nothing")
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         await asyncio.gather(*(consume() for _ in range(4)))
 
 

@@ -42,15 +42,20 @@ async def test_process_child_has_so_many_jobs_and_not_more() -> None:
 
 
 async def test_process_successor_is_there_when_a_child_goes(
-    caplog: pytest.LogCaptureFixture,
+    place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Jobs go on while it starts; the old child goes by itself."""
     caplog.set_level(logging.INFO, "chancy.executors.process")
-    async with started("process", options=ProcessOptions(max_jobs=10)) as it:
+    monkeypatch.setenv("CHANCY_TEST_ALLOWED", str(place.other))
+    options = ProcessOptions(max_jobs=10, initializer=f"{HERE}.make_ready_when_allowed")
+    place.other.touch()
+    async with started("process", options=options) as it:
         first = await result(it, "pid")
+        place.other.unlink()
         for _ in range(7):
             assert await result(it, "pid") == first
         assert await result(it, "pid") == first, "its successor is not ready yet"
+        place.other.touch()
         await eventually(lambda: "child 1 was recycled" in caplog.text)
         assert not psutil.pid_exists(first)
         assert await result(it, "pid") != first

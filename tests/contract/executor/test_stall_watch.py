@@ -13,7 +13,7 @@ import pytest
 
 from chancy.executors.coroutine import stall_watch as loop_watch
 from chancy.executors.coroutine.stall_watch import LoopWatch
-from tests.contract.executor.calls import Place, end_of, started
+from tests.contract.executor.calls import DEADLINE_S, Place, end_of, started
 from tests.support.waiting import eventually
 
 
@@ -43,7 +43,7 @@ def watching() -> int:
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + DEADLINE_S
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.005)
 
@@ -58,40 +58,52 @@ async def test_the_job_that_blocks_is_named_with_its_stack(
     claim = place.waiting(function)
     named = f"job={claim.id} func={claim.func}"
 
+    def said(event: str) -> list[logging.LogRecord]:
+        """A busy machine may hold the loop up before the job does."""
+        messages = [(one, one.getMessage()) for one in list(caplog.records)]
+        return [
+            one
+            for one, message in messages
+            if message.startswith(event) and named in message.splitlines()[0]
+        ]
+
     def free() -> None:
-        wait_for(lambda: caplog.text.count("loop_blocked") == 2)
+        wait_for(lambda: len(said("loop_blocked")) >= 2)
         place.until.touch()
 
     async with started("async") as it:
         helper(free)
         await end_of(asyncio.create_task(it.run(claim)))
-        await eventually(lambda: "loop_unblocked" in caplog.text)
-    blocked = [one for one in caplog.records if one.getMessage().startswith("loop_blocked")]
-    assert [one.levelname for one in blocked] == ["WARNING"] * 2
-    for one in blocked:
-        assert named in one.getMessage().splitlines()[0]
-        assert "in wait_until" in one.getMessage()
-        assert one.getMessage().count("  File ") <= loop_watch.FRAMES
+        await eventually(lambda: said("loop_unblocked"))
+    blocked = said("loop_blocked")
+    assert {one.levelname for one in blocked} == {"WARNING"}
+    assert "in wait_until" in blocked[-1].getMessage()
     waits = [float(one.getMessage().split("seconds=")[1].split()[0]) for one in blocked]
-    assert waits[1] >= waits[0] + 0.1
-    [over] = [one for one in caplog.records if one.getMessage().startswith("loop_unblocked")]
+    for number, one in enumerate(blocked):
+        assert one.getMessage().count("  File ") <= loop_watch.FRAMES
+        assert waits[number] >= 0.1 * 2**number
+    [over] = said("loop_unblocked")
     assert over.levelname == "INFO"
-    assert named in over.getMessage()
 
 
 async def test_tasks_that_are_no_jobs_are_shown(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with started("async"):
-        wait_for(lambda: "loop_blocked" in caplog.text)
-    assert "job=- func=-" in caplog.text
+        wait_for(lambda: "in test_tasks_that_are_no_jobs_are_shown" in caplog.text)
     assert "in test_tasks_that_are_no_jobs_are_shown" in caplog.text
+    assert "job=- func=-" in caplog.text
 
 
-async def test_a_loop_that_turns_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_loop_that_turns_is_left_alone(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(loop_watch, "monotonic", lambda: now)
     async with started("async"):
-        for _ in range(30):
-            await asyncio.sleep(0.01)
+        for _ in range(6):
+            now += 0.09
+            await asyncio.sleep(0.05)  # the loop ticks at least once
     assert caplog.text == ""
 
 
@@ -100,9 +112,12 @@ async def test_watch_tells_for_how_long_its_loop_has_been_blocked(
 ) -> None:
     seen: list[float] = []
 
-    def free() -> None:
-        wait_for(lambda: watch.blocked_s > 0.2)
+    def long_blocked() -> bool:
         seen.append(watch.blocked_s)
+        return seen[-1] > 0.2
+
+    def free() -> None:
+        wait_for(long_blocked)
         place.until.touch()
 
     watch = LoopWatch.of(asyncio.get_running_loop())
@@ -113,22 +128,26 @@ async def test_watch_tells_for_how_long_its_loop_has_been_blocked(
             await eventually(lambda: watch.blocked_s == 0.0)
     finally:
         watch.leave()
-    assert seen[0] > 0.2
+    assert seen[-1] > 0.2
 
 
 async def test_executors_of_one_loop_share_a_thread() -> None:
+    async def has(threads: int) -> None:
+        # Those of other loops, and of another test, may be about to end.
+        await eventually(lambda: watching() == threads)
+
     async with started("async"):
         async with started("async"):
-            assert watching() == 1
-        assert watching() == 1
-    assert watching() == 0
+            await has(1)
+        await has(1)
+    await has(0)
     loop = asyncio.get_running_loop()
     watch = LoopWatch.of(loop)
     assert LoopWatch.of(loop) is watch
     watch.leave()
-    assert watching() == 1
+    await has(1)
     watch.leave()
-    assert watching() == 0
+    await has(0)
 
 
 def test_a_loop_that_is_closed_is_watched_no_longer() -> None:

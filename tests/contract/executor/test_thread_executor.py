@@ -69,9 +69,9 @@ async def test_thread_slots_grow_with_short_jobs_and_shrink_with_a_long_one(plac
 async def test_thread_prefetched_calls_can_be_cancelled_and_are_released_behind_a_long_job(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.executors.thread.executor._PATIENCE_S", 0.5)
     async with started("thread") as it:
         await warm(it)
+        monkeypatch.setattr("chancy.executors.thread.executor._PATIENCE_S", 0.5)
         long = asyncio.create_task(it.run(place.waiting("wait_for_file")))
         await place.has_started()
         claims = [claim_of("nothing") for _ in range(3)]
