@@ -16,7 +16,7 @@ from chancy.states import State
 from chancy.testing.conformance.bench import PAST, Bench, Promises, prepared, settlement
 
 #: Seconds to wait for a notice.
-_PATIENCE_S = 5.0
+_PATIENCE_S = 30.0
 
 
 class NoticePromises(Promises):

@@ -191,7 +191,7 @@ class UniquePromises(Promises):
         subscription = await brokers[1].subscribe()
         try:
             await bench.broker.push([keyed(on_conflict="replace", queue="other")])
-            assert await subscription.probe(5.0) == [Notice(NoticeKind.REWIND, "default")]
+            assert await subscription.probe(30.0) == [Notice(NoticeKind.REWIND, "default")]
         finally:
             await subscription.close()
 
@@ -218,11 +218,11 @@ class UniquePromises(Promises):
         try:
             # The keys are stored in the order c, b, a.
             await bench.push(keyed("c", run_at=FUTURE), keyed("b"))
-            [notice] = await subscription.probe(5.0)
+            [notice] = await subscription.probe(30.0)
             assert (notice.kind, notice.token) == (NoticeKind.WAKE, "default")
             assert len(await bench.claim()) == 1
             await bench.push(keyed("c"), keyed("a", "replace"))
-            assert await subscription.probe(5.0) == [Notice(NoticeKind.REWIND, "default")]
+            assert await subscription.probe(30.0) == [Notice(NoticeKind.REWIND, "default")]
         finally:
             await subscription.close()
         assert waiting in {claim.id for claim in await bench.claim()}

@@ -104,7 +104,7 @@ class TestPostgres(StoredContract):
             with psycopg.connect(dsn, autocommit=True) as connection:
                 for payload in ("", "w", "w:" + "x" * 300, "z:default", "{}", "\x1b[31m", "w:ok"):
                     connection.execute("select pg_notify(chancy.channel(), %s)", [payload])
-            notices = await heard.probe(5.0)
+            notices = await heard.probe(30.0)
             assert notices == [Notice(NoticeKind.WAKE, "ok")]
         finally:
             await heard.close()

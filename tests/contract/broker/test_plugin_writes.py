@@ -150,7 +150,13 @@ async def test_one_that_takes_long_is_undone_alone(
     monkeypatch.setattr(inside, "STATEMENT_S", 0.1)
     [claim] = await bench.running()
     slow, sound = Clerk("slow", after="select pg_sleep(60)"), Clerk("sound")
-    await bench.broker.settle([failed(claim)], inside=[slow.inside(), sound.inside()])
+
+    async def write(tx: Transaction, batch: Sequence[Settlement]) -> None:
+        monkeypatch.setattr(inside, "STATEMENT_S", 60.0)  # for the next one
+        await slow.write(tx, batch)
+
+    hooks = [TransactionHook("slow", FAILED, write), sound.inside()]
+    await bench.broker.settle([failed(claim)], inside=hooks)
     assert seen(dsn) == {claim.id: "sound"}
     assert await bench.state(claim.id) is State.FAILED
 

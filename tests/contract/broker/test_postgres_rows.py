@@ -48,12 +48,12 @@ async def test_a_caller_that_gives_up_leaves_the_notices_of_others(
 ) -> None:
     [claim] = await bench.running()
     subscription = await broker.subscribe(Topic.FINISHED)
-    await subscription.probe(5.0)
+    await subscription.probe(30.0)
     for _ in range(2):
         await broker.watch([claim.id])
     await broker.unwatch([claim.id])
     await bench.settle(settlement(claim, State.SUCCEEDED))
-    assert Notice(NoticeKind.FINISHED, str(claim.id)) in await subscription.receive(10.0)
+    assert Notice(NoticeKind.FINISHED, str(claim.id)) in await subscription.receive(30.0)
     await subscription.close()
     await broker.unwatch([claim.id])
     assert ask(dsn, "select from chancy.awaited") == []
