@@ -59,7 +59,7 @@ from chancy.testing.structure import structure
 from chancy.worker.worker import Worker
 
 #: Seconds that a service runs, and seconds within which it must end after it is cancelled.
-_RUN_S, _END_S = 0.3, 5.0
+_RUN_S, _END_S = 0.3, 30.0
 
 _OUTCOMES: Sequence[Outcome] = (
     Returned(),

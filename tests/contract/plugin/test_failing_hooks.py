@@ -32,7 +32,6 @@ from chancy.plugin.hooks import Hooks
 from chancy.plugin.leader import LeaderGate, Unelected
 from chancy.plugin.runtime import Application, BrokerContext
 from chancy.postgres.broker import PostgresBroker
-from chancy.postgres.settle import plugin_writes
 from chancy.testing.clock import RealTime
 from chancy.testing.conformance.bench import Bench, settlement
 from chancy.testing.memory import MemoryBroker
@@ -49,6 +48,12 @@ QUEUES = [
     Queue(name="far", executor="async", broker="memory"),
 ]
 FAULTY = "shop.faulty"
+
+
+@pytest.fixture(autouse=True)
+def logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a test takes."""
+    monkeypatch.setattr(rule, "LOG_EVERY_S", 3_600.0)
 
 
 class Exit(BaseException):
@@ -241,14 +246,14 @@ async def test_jobs_plugins_and_loops_continue(
         faulty.marked = {one.id for references in good.values() for one in references[::2]}
         async with Worker(chancy):
             pushed = [*good["near"], *good["far"], *bad]
-            done = {one.id: await one.wait(30) for one in pushed}
+            done = {one.id: await one.wait(60) for one in pushed}
             # Every loop works, also after each of the faults.
             while faulty.failed < len(faults) or len(done) == len(pushed):
                 memory.store.notify(NoticeKind.LEADER)
                 for queue in QUEUES:
                     more = await chancy.push(jobs.note.job(value=1).with_queue(queue.name))
                     good[queue.name].append(more)
-                    done[more.id] = await more.wait(10)
+                    done[more.id] = await more.wait(60)
             assert (before.serving, after.serving) == (1, 1)
     failing = faulty.marked if hook in AROUND else set[UUID]()
     for references in good.values():
@@ -288,7 +293,7 @@ async def test_a_queue_whose_plugin_fails_is_left_out(
         faulty.faults = (lambda: SystemExit(3),)
         async with Worker(chancy) as worker:
             assert worker.queues == ("default", "far", "near")
-            assert await (await chancy.push(jobs.note.job(1).with_queue("far"))).result(10) == 1
+            assert await (await chancy.push(jobs.note.job(1).with_queue("far"))).result(60) == 1
     [entry] = [one for one in caplog.messages if one.startswith("queue_failed")]
     assert "queue=bad" in entry
     assert FAULTY in entry
@@ -361,7 +366,15 @@ BRIEF_S = 0.4
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens the limits."""
-    monkeypatch.setattr(plugin_writes, "PLUGIN_S", BRIEF_S)
+    run: Any = Containment.run
+
+    async def bounded(contained: Containment, *given: Any, **limits: Any) -> Any:
+        """The other hooks of a settlement have as long as a busy machine takes."""
+        if (contained.plugin, contained.hook) == (FAULTY, "settling"):
+            limits["limit_s"] = BRIEF_S
+        return await run(contained, *given, **limits)
+
+    monkeypatch.setattr(Containment, "run", bounded)
     monkeypatch.setattr(middleware, "LEAVE_S", BRIEF_S)
     monkeypatch.setattr(middleware, "_SWALLOWED_S", BRIEF_S)
     monkeypatch.setattr(worker_module, "_LEAVE_S", BRIEF_S)
@@ -383,7 +396,7 @@ async def test_a_hook_that_hangs_is_given_up(
         references = [
             await chancy.push(jobs.note.job(value=n).with_queue("near")) for n in range(2)
         ]
-        done = [await one.wait(20) for one in references]
+        done = [await one.wait(60) for one in references]
         await worker.stop()
         hanging.let_go.set()
         if swallowing:
