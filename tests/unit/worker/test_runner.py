@@ -79,13 +79,14 @@ async def test_claims_are_held_ahead_as_far_as_is_allowed(
     prefetch_limit: int | None, wanted: bool
 ) -> None:
     """Jobs that take no time: more of them are worth it."""
-    executor, settled = OneByOne(), list[Settlement]()
-    runner = Runner(executor, judge, settled.append, SystemClock(), UNKNOWN, prefetch_limit)
+    executor, settled, clock = OneByOne(), list[Settlement](), ManualClock()
+    runner = Runner(executor, judge, settled.append, clock, UNKNOWN, prefetch_limit)
     try:
         for _ in range(1_000):
             executor.go.release()
         runner.give([claimed() for _ in range(1_000)])
         await eventually(lambda: len(settled) == 1_000)
+        clock.advance(0.1)
         assert runner.room > 0
         assert (runner.capacity > 1) is wanted
     finally:
