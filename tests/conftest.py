@@ -8,6 +8,11 @@ import signal
 import sys
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# An example may meet a moment in which the machine does something else.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 # Hundreds of processes import the same modules: compiled once, not by each, whatever the shell
 # says. The 450 modules of tests alone take each process that runs them 15 s of CPU time.
