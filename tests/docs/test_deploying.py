@@ -71,7 +71,7 @@ async def test_each_role_can_do_its_part_and_not_more(roles: Roles) -> None:
     ) as chancy:
         async with Worker(chancy, queues=["async"], heartbeat_s=0.1) as worker:
             assert await worker.leader.wait() == 1
-            done = await (await chancy.push(jobs.note.job(value=4))).wait(10)
+            done = await (await chancy.push(jobs.note.job(value=4))).wait(60)
             assert done.state is State.SUCCEEDED
             await chancy.push(jobs.fail.job())
             later = await chancy.push(jobs.note.job(value=5).with_delay(60))

@@ -65,7 +65,7 @@ async def work(dsn: str) -> None:
     queue = Queue(name="async", executor="async")
     async with Chancy(dsn, queues=[queue], plugins=plugins) as chancy, Worker(chancy):
         failed = await chancy.push(jobs.fail.job())
-        assert (await failed.wait(10)).state is State.FAILED
+        assert (await failed.wait(60)).state is State.FAILED
         assert [one.id for one in await letters.find(chancy)] == [failed.id]
         assert await letters.replay_all(chancy) == 1
         await eventually(lambda: letters.count(chancy))

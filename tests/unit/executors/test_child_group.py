@@ -118,6 +118,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Child]:
     monkeypatch.setattr(groups, "ChildProcess", Child)
     monkeypatch.setattr(Child, "made", [], raising=False)
     monkeypatch.setattr(Child, "prompt", True)
+    monkeypatch.setattr(executors, "_PATIENCE_S", 60.0)
     return Child.made
 
 

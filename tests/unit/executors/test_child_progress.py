@@ -82,7 +82,7 @@ def test_what_interrupts_a_frame_waits_for_nobody() -> None:
     line.sending = True
     handler = threading.Thread(target=buffer.report, args=[one, Progress(0.3)])
     handler.start()
-    handler.join(5)
+    handler.join(30)
     ended = not handler.is_alive()
     line.let.set()
     handler.join()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,10 +50,19 @@ async def test_a_push_is_repeated_until_its_time_is_up(monkeypatch: pytest.Monke
     """However long the last pause would be: the server may come back until then."""
     monkeypatch.setattr("chancy.postgres.push.coalescing.PATIENCE_S", 0.6)
     monkeypatch.setattr("chancy.clock.random.uniform", lambda _, ceiling: ceiling)
-    job, back_at = prepared(), time.monotonic() + 0.5
+    job, now = prepared(), 0.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("chancy.clock.time", clock)
+    monkeypatch.setattr("chancy.postgres.push.coalescing.time", clock)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
 
     async def fetch(*_: object) -> list[Row]:
-        if time.monotonic() < back_at:
+        if now < 0.5:
             raise BrokerUnavailable("the server restarts")
         return [(job.id, False)]
 
@@ -62,6 +71,7 @@ async def test_a_push_is_repeated_until_its_time_is_up(monkeypatch: pytest.Monke
 
     pushes = PushCoalescer(fetch, transaction, texts.Statements("chancy"), lambda: None)
     await pushes.push([job])
+    assert now == pytest.approx(0.6)
 
 
 async def test_jobs_that_raise_leave_no_statement_behind() -> None:
