@@ -37,14 +37,14 @@ def connection(dsn: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 def pages(connection: psycopg.Connection[Any], statement: str, *parameters: object) -> int:
-    """The pages that a statement looks at, once its plan is cached."""
-    found = 0
+    """The pages that a statement looks at, once its plan is cached and the caches are warm."""
+    found = []
     with psycopg.RawCursor(connection) as cursor:
-        for _ in range(2):
+        for _ in range(3):
             command = f"explain (analyze, buffers, format json) {statement}"
             row = present(cursor.execute(command.encode(), parameters).fetchone())
-            found = functions.buffers(row[0][0]["Plan"])
-    return found
+            found.append(functions.buffers(row[0][0]["Plan"]))
+    return min(found)
 
 
 def test_promotion_starts_behind_dead_entries(connection: psycopg.Connection[Any]) -> None:

@@ -161,9 +161,12 @@ def test_hot_statements_when_everything_is_dead(dsn: str) -> None:
                 "explain (analyze, buffers, format json) select * from chancy.claim("
                 f"{WORKER}, {LEASE}, 'default', 10, 1000000, {lanes}, {hints})"
             )
-            with connection.transaction(force_rollback=True):
-                row = present(connection.execute(command.encode()).fetchone())
-                pages[name] = functions.buffers(row[0][0]["Plan"])
+            found = []
+            for _ in range(2):
+                with connection.transaction(force_rollback=True):
+                    row = present(connection.execute(command.encode()).fetchone())
+                    found.append(functions.buffers(row[0][0]["Plan"]))
+            pages[name] = min(found)  # with warm caches
         # The hint is what keeps the claim flat: from the front it walks every dead entry.
         assert pages["hint"] * 3 < pages["front"], pages
         assert pages["hint"] < 300, pages
