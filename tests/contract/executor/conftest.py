@@ -17,6 +17,7 @@ from tests.support.clusters import ANYWHERE, CLUSTERS, cluster_options
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Children of a busy machine take more than a second to take a call; it is not given back."""
     monkeypatch.setattr("chancy.executors.process.executor._PATIENCE_S", DEADLINE_S)
+    monkeypatch.setattr("chancy.executors.process.executor._PATIENCE_BROKEN_S", DEADLINE_S)
     monkeypatch.setattr("chancy.executors.thread.executor._PATIENCE_S", DEADLINE_S)
     monkeypatch.setattr("chancy.executors.cluster.executor._PATIENCE_S", 10 * DEADLINE_S)
 

@@ -121,9 +121,9 @@ async def test_process_attempts_that_no_child_takes_go_back(
     one: Executor, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker's consumers have taken more than can run now that the jobs are long."""
-    monkeypatch.setattr("chancy.executors.process.executor._PATIENCE_S", 0.5)
     running = start(one, [place.waiting("wait_for_file")])
     await place.has_started()
+    monkeypatch.setattr("chancy.executors.process.executor._PATIENCE_S", 0.5)
     behind = start(one, [claim_of("mark", path=str(place.other)) for _ in range(3)])
     for run in behind:
         outcome = await end_of(run)

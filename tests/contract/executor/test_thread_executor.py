@@ -71,9 +71,9 @@ async def test_thread_prefetched_calls_can_be_cancelled_and_are_released_behind_
 ) -> None:
     async with started("thread") as it:
         await warm(it)
-        monkeypatch.setattr("chancy.executors.thread.executor._PATIENCE_S", 0.5)
         long = asyncio.create_task(it.run(place.waiting("wait_for_file")))
         await place.has_started()
+        monkeypatch.setattr("chancy.executors.thread.executor._PATIENCE_S", 0.5)
         claims = [claim_of("nothing") for _ in range(3)]
         behind = [asyncio.create_task(it.run(claim)) for claim in claims]
         await asyncio.sleep(0)
