@@ -23,6 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import redis
 
@@ -151,6 +152,9 @@ class RedisServer:
     def freeze(self) -> None:
         """Stop the server with SIGSTOP: it keeps its connections but does not respond."""
         os.kill(self.pid, signal.SIGSTOP)
+        # On another core it may run a little longer.
+        process = psutil.Process(self.pid)
+        until(lambda: process.status() == psutil.STATUS_STOPPED, "it does not stop:\n", self.log)
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

@@ -47,7 +47,7 @@ sums = streams.stream("sums", record=Sum, partition_by="key", partitions=2, hash
 
 
 @streams.processor(
-    sums, mode="process", join_delay_s=0, lease_s=1.0, policy=Ignore(keep=True), grace_s=2.0
+    sums, mode="process", join_delay_s=0, lease_s=4.0, policy=Ignore(keep=True), grace_s=30
 )
 def compute(events: BlockingEvents[Sum]) -> None:
     for one in events.records():
@@ -62,7 +62,7 @@ def compute(events: BlockingEvents[Sum]) -> None:
                 _note(events.partition, one)  # its start
                 eventually_sync(Path(f"{os.environ['CHANCY_TEST_STREAMS_NOTES']}.go_on").exists)
             case "burn":
-                until = time.monotonic() + 1.5  # longer than the lease
+                until = time.monotonic() + 4.2  # longer than the lease
                 while time.monotonic() < until:
                     _hold(2_000)
             case "burn on":

@@ -9,8 +9,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.streams.group.executor import StreamExecutor
+from chancy.plugins.redis.streams.group.heartbeat import MemberHeartbeat
 from chancy.plugins.redis.streams.model.record import Record
 from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
 from chancy.plugins.redis.streams.processing.events import Events
@@ -39,6 +42,17 @@ Handler = Callable[[int, Events[Order]], Awaitable[None]]
 def in_turn(key: int) -> int:
     """A hasher with predictable partitions."""
     return key
+
+
+def beat_often(monkeypatch: pytest.MonkeyPatch, every_s: float = 0.2) -> None:
+    """Send heartbeats often although leases are longer than a busy machine stands still."""
+    begin = MemberHeartbeat.__init__
+
+    def often(beat: MemberHeartbeat, *args: Any, **named: Any) -> None:
+        begin(beat, *args, **named)
+        beat._every_s = every_s
+
+    monkeypatch.setattr(MemberHeartbeat, "__init__", often)
 
 
 def orders_of(streams: Streams, partitions: int, **options: Any) -> Stream[Order]:

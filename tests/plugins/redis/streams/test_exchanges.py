@@ -18,6 +18,7 @@ from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.ownership import Ownership
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.streams import Streams
+from chancy.plugins.redis.transport import blocking_reads
 from chancy.plugins.redis.transport.connection import RedisConnection
 from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.plugins.redis.transport.scripts import Value
@@ -69,7 +70,7 @@ async def test_a_partition_is_released_behind_what_is_on_its_way(
         worker = await crew.settle()
         runner = worker.executor.runner
         (lane,) = runner.partitions
-        await crew.send(11, 40)
+        await crew.send(11, 1_000)
         # One exchange is in flight, and there are acknowledgements for the next.
         await eventually(lambda: lane.fetching and lane.acked)
         await crew.stop(worker)
@@ -188,7 +189,7 @@ async def test_a_large_batch_becomes_dead_letters_in_several_scripts(
         return await send()
 
     async def refuse(worker: int, events: Events[Order]) -> None:
-        async for _ in events.records().take(2_500, within=5):
+        async for _ in events.records().take(2_500, within=8):
             raise ValueError("none of them")
 
     around(monkeypatch, noted)
@@ -223,6 +224,7 @@ def idle(number: int) -> OwnedPartition[Order]:
 async def test_it_is_waited_for_though_the_read_was_not_on_its_way_yet(
     alone: RedisClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(blocking_reads, "_BLOCK_MS", 60_000)
     streams, begun = Streams(alone.settings), asyncio.Event()
     command = RedisConnection.command
     orders = orders_of(streams, 2)
@@ -244,9 +246,9 @@ async def test_it_is_waited_for_though_the_read_was_not_on_its_way_yet(
         await begun.wait()
         lanes.append(idle(1))
         waiter.check()
-        await asyncio.sleep(0.1)  # it has been sent, and blocks for four seconds unless unblocked
+        await asyncio.sleep(0.1)  # it has been sent, and blocks for a minute unless unblocked
         await alone.command("XADD", orders.keys.log(1), "*", "a", "b")
-        await eventually(lambda: lanes[1].more, timeout=3)
+        await eventually(lambda: lanes[1].more)
         assert not lanes[0].more
     finally:
         serving.cancel()

@@ -148,13 +148,14 @@ async def test_failed_events_are_in_the_sink(streams: Streams, size: int) -> Non
     stream, seen = declare(streams), list[int]()
     letters = DeadLetterMiddleware(stream)
 
-    @streams.processor(stream, middleware=[letters], policy=Ignore(), join_delay_s=0)
+    @streams.processor(stream, middleware=[letters], policy=Ignore(), join_delay_s=0, grace_s=30)
     async def work(events: Events[Order]) -> None:
         if size == 1:
             async for order in events.records():
                 check(order)
         else:
-            async for orders in events.records().take(size, within=1.0):
+            # All batches are full: the first read gets eight events, the next one the others.
+            async for orders in events.records().take(size, within=30):
                 for order in orders:
                     check(order)
 
@@ -203,7 +204,7 @@ async def test_a_full_sink_keeps_its_dead_letters_and_failed_events_wait(
             await stream.send(Order(order_id=number))
         await eventually(lambda: caplog.text.count("StreamFull: the stream dead.orders") >= 2)
         assert await stored() == [0, 1]
-        assert await pending(stream, 0, "work") == 1
+        await eventually(lambda: gives(pending(stream, 0, "work"), 1))
         await streams.link.command("DEL", letters.sink.keys.log(0))
         await eventually(lambda: gives(stored(), [2]))
 
@@ -246,7 +247,7 @@ async def test_interrupted_events_are_no_dead_letters(streams: Streams) -> None:
 
     await stream.send(Order(order_id=0))
     async with working(streams):
-        await asyncio.wait_for(began.wait(), 5)
+        await asyncio.wait_for(began.wait(), 30)
     assert await records(letters.sink) == []
     assert await pending(stream, 0, "work") == 1
 

@@ -268,9 +268,8 @@ async def test_a_processor_that_was_away_begins_with_what_is_left_and_the_rest_i
 async def test_a_burst_of_workers_settles(place: dict[str, Any], join_delay_s: float) -> None:
     """With a join delay in few plans; without one it also settles."""
     partitions, count, events = 256, 16, 1_024
-    async with fleet(
-        **place, partitions=partitions, options={"join_delay_s": join_delay_s}
-    ) as crew:
+    options = {"join_delay_s": join_delay_s, "lease_s": 60.0}
+    async with fleet(**place, partitions=partitions, options=options) as crew:
         await crew.send(0, events, keys=partitions)
         began = asyncio.get_running_loop().time()
         workers = []
@@ -284,7 +283,7 @@ async def test_a_burst_of_workers_settles(place: dict[str, Any], join_delay_s: f
         took_s = asyncio.get_running_loop().time() - began
         assert sorted(crew.numbers) == list(range(events)), "each once"
         assert crew.out_of_order() == []
-        assert took_s < 10
+        assert took_s < 30
         if join_delay_s:
             moves = [worker.executor.runner.counters.rebalances for worker in workers]
             assert max(moves) <= 4, moves
@@ -309,7 +308,7 @@ async def test_a_batch_that_waits_to_be_filled_ends_with_its_partition(
         lanes = first.executor.runner.partitions
         await eventually(lambda: [len(lane.buffer) for lane in lanes] == [1] * 8)
         joined = await crew.start()
-        await eventually(lambda: crew.settled() and len(joined.owned) == 4, timeout=10)
+        await eventually(lambda: crew.settled() and len(joined.owned) == 4, timeout=20)
         assert crew.seen == []
         await crew.send(8, 8, keys=8)
         await eventually(lambda: sorted(crew.numbers) == list(range(16)))

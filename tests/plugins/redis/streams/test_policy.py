@@ -33,7 +33,8 @@ def poisoned(crew: Fleet, *seqs: int, times: int = 10**9) -> None:
 
     async def handle(worker: int, events: Events[Order]) -> None:
         if crew.batch > 1:
-            async for batch in events.records().take(crew.batch, within=0.02):
+            # All batches are full: a late read must not make them smaller.
+            async for batch in events.records().take(crew.batch, within=8):
                 for order in batch:
                     crew.note(worker, events, order)
                     spoil(order)
@@ -264,9 +265,12 @@ async def test_pauses_do_not_grow_while_work_is_done_between_them(
         failing = fickle(crew)
         await crew.start()
         await work_and_fail(crew, failing, 6)
-        pauses = [float(found) for found in re.findall(r"next_try_s=([\d.]+)", caplog.text)]
-        assert len(pauses) == 6
-        assert max(pauses) <= 0.1
+
+        def pauses() -> list[float]:
+            return [float(found) for found in re.findall(r"next_try_s=([\d.]+)", caplog.text)]
+
+        await eventually(lambda: len(pauses()) == 6)
+        assert max(pauses()) <= 0.1
 
 
 async def await_cancelled() -> None:

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FunctionType
@@ -53,7 +54,7 @@ async def test_a_thread_for_each_partition_keeps_the_order(place: dict[str, Any]
             threads.add(threading.get_ident())
             crew.note(worker, events, order)
 
-    async with fleet(**place, partitions=4, blocking=handle) as crew:
+    async with fleet(**place, partitions=4, blocking=handle, options={"grace_s": 60}) as crew:
         worker = await crew.start()
         await crew.send(0, 300, keys=4)
         await eventually(lambda: len(crew.seen) >= 300)
@@ -61,7 +62,7 @@ async def test_a_thread_for_each_partition_keeps_the_order(place: dict[str, Any]
         await eventually(lambda: worker.executor.runner.counters.acked == 300)
         began = time.monotonic()
         await crew.stop(worker)
-        assert time.monotonic() - began < 8, "no grace was waited for"
+        assert time.monotonic() - began < 30, "no grace was waited for"
 
 
 async def test_a_failure_in_a_thread_is_up_to_the_policy(place: dict[str, Any]) -> None:
@@ -193,7 +194,7 @@ async def test_a_child_that_dies_while_its_partition_is_released_is_no_failure(
 ) -> None:
     """Its events are delivered again; the policy would skip one."""
     module = children.module
-    await children.send((0, 0, ""), (0, 2, "burn"))
+    await children.send((0, 0, ""), (0, 2, "burn on"))
     serving = asyncio.create_task(module.streams.serve(["compute"]))
     await eventually(lambda: [seq for _, seq in children.noted(0)] == [0])
     (executor,) = module.streams.executors
@@ -232,6 +233,7 @@ async def test_children_that_outlast_their_grace_are_not_waited_for_any_longer(
 ) -> None:
     monkeypatch.setattr(child, "_PATIENCE_S", 60.0)
     module = children.module
+    module.compute.options = replace(module.compute.options, grace_s=0.5)
     await children.send(*((key, key + 2 * turn, "burn on") for key in (0, 1) for turn in (1, 2)))
     await children.send((0, 0, ""), (1, 1, ""))
     serving = asyncio.create_task(module.streams.serve(["compute"]))

@@ -200,7 +200,7 @@ async def test_all_before_what_fails_are_sent(
 
 async def test_an_unavailable_server(own_redis: Callable[..., RedisServer]) -> None:
     server = own_redis()
-    link = RedisClient(RedisSettings(url=server.url, connect_timeout_s=1.0, timeout_s=1.0))
+    link = RedisClient(RedisSettings(url=server.url))
     stream = declare(link, partitions=2)
     await stream.send(*orders(0))
     server.stop()

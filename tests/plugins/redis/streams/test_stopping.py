@@ -188,7 +188,7 @@ async def test_partitions_are_handed_over_while_the_last_jobs_have_their_time(
 
         await eventually(one_left)
         leave.set()
-        await reference.wait(10)
+        await reference.wait(30)
         # The job has ended before the streams are cancelled: `ending` was set before.
         await asyncio.sleep(0.2)
         assert ended == []

@@ -25,6 +25,25 @@ from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
 
 
+class Moved:
+    """A clock in place of `datetime`: each task that looks at it begins at the same time.
+
+    :ivar looked: set by the first look.
+    """
+
+    def __init__(self, start: datetime) -> None:
+        self._start = start
+        self._zeros = dict[Any, float]()
+        self.looked = asyncio.Event()
+
+    def now(self, _: tzinfo) -> datetime:
+        self.looked.set()
+        now = time.monotonic()
+        return self._start + timedelta(
+            seconds=now - self._zeros.setdefault(asyncio.current_task(), now)
+        )
+
+
 class Gate:
     """A leader gate that a test opens and closes."""
 
@@ -82,15 +101,8 @@ async def test_a_crontab_fires_by_the_clock_of_its_zone_once_in_each_worker(
     redis_url: str, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Just before nine o'clock in Kiritimati, where the date differs from that in UTC."""
-    zero = time.monotonic()
-
-    class Moved:
-        @staticmethod
-        def now(_: tzinfo) -> datetime:
-            moment = datetime(2031, 3, 2, 18, 59, 59, 500_000, tzinfo=UTC)
-            return moment + timedelta(seconds=time.monotonic() - zero)
-
-    monkeypatch.setattr(timers, "datetime", Moved)
+    moved = Moved(datetime(2031, 3, 2, 18, 59, 59, 500_000, tzinfo=UTC))
+    monkeypatch.setattr(timers, "datetime", moved)
     fired: list[tuple[int, str]] = []
 
     def declare(worker: int) -> Streams:
@@ -113,8 +125,9 @@ async def test_a_crontab_fires_by_the_clock_of_its_zone_once_in_each_worker(
 
     for worker in range(2):
         start(declare(worker), Gate(leads=False))
-    await eventually(lambda: [what for _, what in fired].count("later") == 2)
-    assert sorted(fired) == [(0, "later"), (0, "nine"), (1, "later"), (1, "nine")]
+    wanted = [(0, "later"), (0, "nine"), (1, "later"), (1, "nine")]
+    await eventually(lambda: set(fired) >= set(wanted))
+    assert sorted(fired) == wanted
 
 
 @pytest.mark.row("R35", "R45")
@@ -160,18 +173,20 @@ async def test_timers_on_the_leader_run_in_one_worker(place: dict[str, Any], sta
 async def test_a_tick_on_the_leader_is_fired_once_though_two_lead(
     place: dict[str, Any], start: Start
 ) -> None:
-    fired: list[datetime] = []
-    for _ in range(2):
-        streams = declared(place)
+    fired: list[int] = []
+    both = [declared(place), declared(place)]
+    for number, streams in enumerate(both):
 
-        async def work() -> None:
-            fired.append(datetime.now(UTC).replace(microsecond=0))
+        async def work(number: int = number) -> None:
+            fired.append(number)
 
         streams.crontab("* * * * * *", on_leader=True, name="ticks")(work)
         start(streams, Gate(True))
     await eventually(lambda: fired)
     await asyncio.sleep(0.2)  # the other worker would fire it in this time
-    assert len(set(fired)) == len(fired)
+    count = len(fired)
+    # Each tick has a key. A late one may be fired in the second of the next.
+    assert count <= len(await both[0].link.command("KEYS", "{t:st}:tick:ticks:*"))
 
 
 @pytest.mark.row("R34", "R45")
@@ -310,7 +325,8 @@ async def test_another_leads_once_the_lease_of_one_that_died_has_ended(alone: Re
     assert await alone.run("streams.lead", ["{t:st}:lead"], ["died", 500]) == 1
     gate = RedisGate(alone, lease_s=0.8)
     serving = asyncio.create_task(gate.serve())
-    assert await asyncio.wait_for(gate.wait(), 10) == 2
+    # Its own lease may end, too, if the machine stands still: the next term is higher then.
+    assert await asyncio.wait_for(gate.wait(), 30) >= 2
     assert time.monotonic() - began > 0.45
     serving.cancel()
     await asyncio.wait([serving])
@@ -398,20 +414,9 @@ async def test_a_task_that_is_done_is_not_done_again_because_redis_was_away(
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Set the clock to just before nine o'clock; the first look of a crontab sets the event."""
-    first, zero = asyncio.Event(), 0.0
-
-    class Moved:
-        @staticmethod
-        def now(_: tzinfo) -> datetime:
-            nonlocal zero
-            if not first.is_set():
-                first.set()
-                zero = time.monotonic()
-            moment = datetime(2031, 3, 2, 8, 59, 59, 800_000, tzinfo=UTC)
-            return moment + timedelta(seconds=time.monotonic() - zero)
-
-    monkeypatch.setattr(timers, "datetime", Moved)
-    return first
+    moved = Moved(datetime(2031, 3, 2, 8, 59, 59, 800_000, tzinfo=UTC))
+    monkeypatch.setattr(timers, "datetime", moved)
+    return moved.looked
 
 
 def at_nine(streams: Streams) -> list[str]:
@@ -461,8 +466,8 @@ async def test_a_tick_is_fired_once_though_the_answer_is_lost(
     monkeypatch.setattr(RedisClient, "command", forgetful)
     serving = asyncio.create_task(streams.serve(leader=Unelected()))
     try:
-        await eventually(lambda: "behind" in fired)
-        assert fired == ["nine", "behind"]
+        await eventually(lambda: {*fired} == {"behind", "nine"})
+        assert sorted(fired) == ["behind", "nine"]
         assert len(lost) == 2
     finally:
         await stop(serving)
