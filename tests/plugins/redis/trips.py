@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from chancy.errors import BrokerUnavailable
+from chancy.plugins.redis.transport.connection import RedisConnection
 from chancy.plugins.redis.transport.redis_client import RedisClient
 from chancy.plugins.redis.transport.scripts import ScriptCall
 
@@ -70,6 +71,16 @@ def late(monkeypatch: pytest.MonkeyPatch, chosen: Chosen) -> asyncio.Event:
 
     around(monkeypatch, slow)
     return sent
+
+
+def impatient(monkeypatch: pytest.MonkeyPatch, timeout_s: float = 0.5) -> None:
+    """Let commands time out soon, whatever the settings say."""
+    commands = RedisConnection.commands
+
+    async def soon(wire: RedisConnection, parts: Any, _: float) -> list[Any]:
+        return await commands(wire, parts, timeout_s)
+
+    monkeypatch.setattr(RedisConnection, "commands", soon)
 
 
 def script(name: str) -> Chosen:

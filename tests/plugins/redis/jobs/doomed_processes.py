@@ -16,10 +16,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
+from chancy.plugins.redis.relay import adoption as moves
 from tests.plugins.redis.jobs.doomed_calls import Deed
 from tests.plugins.redis.jobs.errand_fleet import ROOT
 from tests.plugins.redis.jobs.fatal_points import arm
-from tests.plugins.redis.jobs.scene import Scene
+from tests.plugins.redis.jobs.scene import LEASE_S, Scene
 from tests.plugins.redis.jobs.script_scenarios import SCENARIOS
 
 #: Seconds after which one that has not come to its place is ended by an alarm.
@@ -100,6 +101,7 @@ def run(script: str, scene: Mapping[str, Any], fatal: str | None) -> None:
         signal.alarm(PATIENCE_S)
         if fatal is not None:
             arm(fatal)
+        moves.LEASE_S = LEASE_S
         asyncio.run(do(SCENARIOS[script].deed, Scene(**scene)))
         code = 0
     except BaseException:

@@ -19,7 +19,6 @@ from chancy.plugins.leadership import ImmediateLeadership
 from chancy.plugins.recovery import Recovery
 from chancy.plugins.redis import RedisBroker, RedisPlugin, RedisSettings
 from chancy.plugins.redis.keys import shard_tag
-from chancy.plugins.redis.relay import adoption as moves
 from chancy.plugins.retry import Retries
 from chancy.queue.queue import DEFAULT_BROKER
 from tests.plugins.redis.jobs.errand_fleet import entries, rows
@@ -34,6 +33,8 @@ NUMBERS = range(3)
 DELAYS_S: Mapping[int, float] = {2: 0.2}
 #: A worker is taken for dead after this silence: longer than a busy machine holds one up.
 HEARTBEAT_S, TIMEOUT_S = 0.1, 1.2
+#: What a dead process has taken from Postgres is given to another soon.
+LEASE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,6 @@ class Scene:
 
     @asynccontextmanager
     async def application(self) -> AsyncGenerator[Chancy]:
-        # What a dead process has taken from Postgres is given to another soon.
-        moves.LEASE_S = 0.5
         plugins = [ImmediateLeadership(), Recovery(sweep_s=0.1), Retries()]
         if self.alone:
             queue = replace(QUEUE, broker=DEFAULT_BROKER, broker_options={"history": "none"})

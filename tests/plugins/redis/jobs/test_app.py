@@ -44,8 +44,10 @@ async def test_the_jobs_of_a_worker_that_is_gone_are_run_by_another(chancy: Chan
     gone = record()
     await broker.register(gone)
     [claim] = await broker.claim("fast", worker_id=gone.id, limit=1)
-    async with Worker(chancy, heartbeat_s=0.1, heartbeat_timeout_s=0.5):
-        done = await reference.wait(20)
+    # Its last heartbeat was long ago.
+    await broker.client.command("ZADD", f"{broker.tag}:beats", 1, gone.id.bytes)
+    async with Worker(chancy):
+        done = await reference.wait(30)
     assert (done.state, done.result, done.crashes) == (State.SUCCEEDED, 7, 1)
     # What the one before says now is too late.
     late = settlement(claim, State.FAILED)
@@ -54,20 +56,21 @@ async def test_the_jobs_of_a_worker_that_is_gone_are_run_by_another(chancy: Chan
 
 @pytest.mark.row("F37")
 async def test_an_outage_of_redis_leaves_other_queues_going(
-    dsn: str, own_redis: Callable[..., RedisServer]
+    dsn: str, own_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = own_redis(appendonly="yes")
-    plugins = [RedisPlugin(url=server.url, timeout_s=0.5, connect_timeout_s=0.5)]
+    monkeypatch.setattr("chancy.plugins.redis.jobs.push.PATIENCE_S", 60.0)
+    plugins = [RedisPlugin(url=server.url)]
     async with (
         Chancy(dsn, queues=[FAST, NEAR], plugins=plugins, pool_size=3) as chancy,
         Worker(chancy),
     ):
-        assert await (await chancy.push(note(1))).result(10) == 1
+        assert await (await chancy.push(note(1))).result(30) == 1
         server.kill()
-        assert await (await chancy.push(note(2, "near"))).result(10) == 2
+        assert await (await chancy.push(note(2, "near"))).result(30) == 2
         pushing = asyncio.create_task(chancy.push(note(3)))
         await asyncio.to_thread(server.start)
-        assert await (await pushing).result(20) == 3
+        assert await (await pushing).result(30) == 3
 
 
 @pytest.mark.row("F37")
@@ -75,19 +78,22 @@ async def test_a_worker_continues_after_all_was_flushed(
     chancy: Chancy, redis_server: RedisServer
 ) -> None:
     """Under a new id, since Redis knows it no longer; what it ran is stale."""
-    async with Worker(chancy, heartbeat_s=0.1, heartbeat_timeout_s=1.0):
-        assert await (await chancy.push(note(1))).result(10) == 1
+    async with Worker(chancy, heartbeat_s=0.1):
+        assert await (await chancy.push(note(1))).result(30) == 1
         running = await chancy.push(jobs.wait_for_ever.job().with_queue("fast"))
         await eventually(lambda: is_in(running, State.RUNNING))
         redis_server.flush()
-        assert await (await chancy.push(note(2))).result(10) == 2
-        assert await (await chancy.push(note(3).with_delay(timedelta(seconds=0.1)))).result(10) == 3
+        assert await (await chancy.push(note(2))).result(30) == 2
+        assert await (await chancy.push(note(3).with_delay(timedelta(seconds=0.1)))).result(30) == 3
 
 
-async def test_a_pause_is_heeded_at_once(chancy: Chancy) -> None:
+async def test_a_pause_is_heeded_at_once(chancy: Chancy, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker hears of it from Postgres, which has the row of the queue."""
-    async with Worker(chancy):
-        assert await (await chancy.push(note(1))).result(10) == 1
+    monkeypatch.setattr("chancy.worker.worker._QUEUES_EVERY_S", 600.0)
+    async with Worker(chancy) as worker:
+        assert await (await chancy.push(note(1))).result(30) == 1
+        # Until then it looks each second.
+        await eventually(lambda: worker.listening)
         assert await chancy.pause_queue("fast")
 
         async def stays() -> bool:
@@ -95,13 +101,13 @@ async def test_a_pause_is_heeded_at_once(chancy: Chancy) -> None:
             await asyncio.sleep(0.1)
             return await reference.status() is State.PENDING
 
-        await eventually(stays, timeout=2.0)
+        await eventually(stays)
         assert await chancy.resume_queue("fast")
 
         async def emptied() -> bool:
             return "fast" not in await chancy.counts()
 
-        await eventually(emptied, timeout=2.0)
+        await eventually(emptied)
 
 
 async def test_a_loop_that_raises_does_not_end_the_others(
@@ -125,7 +131,7 @@ async def test_a_loop_that_raises_does_not_end_the_others(
 async def test_a_job_cannot_end_itself_in_a_transaction(chancy: Chancy) -> None:
     """Postgres does not have its row: that is said, instead of a lost lease."""
     async with Worker(chancy):
-        done = await (await chancy.push(jobs.complete.job().with_queue("fast"))).wait(10)
+        done = await (await chancy.push(jobs.complete.job().with_queue("fast"))).wait(30)
     assert done.state is State.FAILED
     assert "complete_in() needs a job that is stored in Postgres" in done.errors[0]["message"]
 
@@ -150,8 +156,8 @@ async def test_a_worker_that_starts_while_redis_is_unavailable_reports_it(
         assert "Redis is unavailable: " in failed[0].getMessage()
         assert all(one.exc_info is None for one in failed), "a trace that says nothing more"
         await asyncio.to_thread(server.start)
-        await eventually(lambda: "fast" in worker.queues, timeout=30)
-        assert await (await chancy.push(note(1))).result(10) == 1
+        await eventually(lambda: "fast" in worker.queues)
+        assert await (await chancy.push(note(1))).result(30) == 1
 
 
 CROWD = 50

@@ -18,6 +18,7 @@ from chancy.plugins.reprioritize import Aging, Reprioritize
 from chancy.testing.memory import MemoryBroker
 from chancy.worker.worker import Worker
 from tests.support import jobs
+from tests.support.waiting import eventually
 
 FAR = Queue(name="far", executor="async", broker="redis")
 NEAR = Queue(name="near", executor="async")
@@ -139,9 +140,13 @@ async def test_a_worker_leaves_such_a_queue_out_and_gives_the_reason(
     chancy: Chancy = await make([NEAR], Wanting(Capability.SETTLING))
     async with Worker(chancy, queues=["*"]):
         reference = await chancy.push(note("near"))
-        assert await reference.result(10) == 1
-        [worker] = await chancy.broker.workers()
-        assert Capability.SETTLING in worker.broken["far"]
+        assert await reference.result(30) == 1
+
+        async def reported() -> bool:
+            [worker] = await chancy.broker.workers()
+            return Capability.SETTLING in worker.broken.get("far", "")
+
+        await eventually(reported)
 
 
 async def test_pushing_is_refused_before_anything_is_stored(make: Callable[..., Any]) -> None:

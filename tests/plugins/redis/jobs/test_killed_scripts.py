@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 import redis
 
+from chancy.plugins.redis.relay import adoption as moves
 from tests.plugins.redis.jobs.doomed_processes import Nursery, nursery
 from tests.plugins.redis.jobs.errand_fleet import balanced
 from tests.plugins.redis.jobs.errands import make
-from tests.plugins.redis.jobs.scene import Scene, check_ends, go_on, looking
+from tests.plugins.redis.jobs.scene import LEASE_S, Scene, check_ends, go_on, looking
 from tests.plugins.redis.jobs.script_scenarios import SCENARIOS, Scenario
 from tests.support import leftovers
 from tests.support.postgres_fixtures import _database, find_run
@@ -111,7 +112,9 @@ async def stage(
     template: str,
     redis_url: str,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Stage]:
+    monkeypatch.setattr(moves, "LEASE_S", LEASE_S)
     run = find_run(request.config)
     with ExitStack() as made:
         # A database for each moment of a kill, and one for the run without kills.

@@ -150,7 +150,7 @@ async def test_finished_jobs_are_kept_up_to_a_number_and_an_age(redis_url: str) 
             async def gone(look: Any = look) -> bool:
                 return not await look(ids[1])
 
-            await eventually(gone, timeout=5)
+            await eventually(gone)
             assert len(await look(ids[0])) == 10
         assert {job.id for job in await short.find(JobFilter())} == set(await broker.get(ids[0]))
         assert len(await broker.find(JobFilter())) == 15

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -35,7 +37,7 @@ class IdleWorker:
 
     async def heard(self) -> list[Notice]:
         """The notifications since the last call, without the probes of others."""
-        notices = await self.subscription.probe(5.0)
+        notices = await self.subscription.probe(30.0)
         return [one for one in notices if one.kind is not NoticeKind.PROBE]
 
 
@@ -156,11 +158,13 @@ async def test_workers_of_which_nothing_is_known_are_all_woken_once_a_second(
     async with idle(redis_url, MANY) as workers:
         client = workers[0].broker.client
         await client.command("DEL", f"{client.tag}:idle:default")
+        began = time.monotonic()
         for _ in range(MANY):
             await workers[0].bench.push(prepared())
+        most = 1 + math.ceil(time.monotonic() - began)
         heard = await asyncio.gather(*(one.heard() for one in workers))
         # Twice, if a second has passed meanwhile.
-        assert all(notices and len(notices) <= 2 for notices in heard)
+        assert all(1 <= len(notices) <= most for notices in heard)
 
 
 async def test_a_rule_that_keeps_jobs_back_wakes_nobody_in_vain(redis_url: str) -> None:
@@ -196,7 +200,7 @@ async def test_the_probe_of_another_subscription_proves_this_one(redis_url: str)
 
         mine, theirs = await one.subscribe(), await other.subscribe()
         hearing = asyncio.create_task(mine.receive(30.0, handle))
-        assert await theirs.probe(5.0) == []
+        assert await theirs.probe(30.0) == []
         await eventually(lambda: [notice.kind for notice in told] == [NoticeKind.PROBE])
         await bench.push(prepared())
         assert await hearing == told[1:] == [Notice(NoticeKind.WAKE, "default")]
