@@ -138,5 +138,6 @@ async def test_an_idle_worker_opens_few_connections(
 
         async with Chancy(dsn, plugins=[redis], queues=[queue]) as chancy, Worker(chancy):
             await orders.send(*(Order(key=n, seq=n) for n in range(20)))
-            await eventually(lambda: seen.total() == 20 * processors)
-            await eventually(lambda: len(chancys()) <= 3, timeout=10)
+            # Again, perhaps, as the leases are short.
+            await eventually(lambda: seen.total() >= 20 * processors)
+            await eventually(lambda: len(chancys()) <= 3)

@@ -34,8 +34,7 @@ class Shop:
     @contextmanager
     def worker(self, *options: str, processes: int = 0) -> Generator[Started]:
         words = command("worker", "--app", f"{APP}:app", "--processes", processes)
-        # Some tests wait until a worker is presumed dead; a live one may miss a second.
-        words += ["--heartbeat", "0.2", "--heartbeat-timeout", "2", *options]
+        words += ["--heartbeat", "0.2", "--heartbeat-timeout", "30", *options]
         with started(words, cwd=self.folder, env=self.environment) as process:
             try:
                 yield process

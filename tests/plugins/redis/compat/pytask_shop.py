@@ -68,7 +68,7 @@ def ended(task_id: str, task_hash: dict[str, str]) -> None:
 
 
 def application(client: Any, **names: Any) -> PyTask:
-    app = PyTask(client, update_task_interval=0.3, **names)
+    app = PyTask(client, update_task_interval=3, **names)
     app.add_tasks(Loop, Sleeper, Once, Monitor)
     app.add_task(Cleanup)
     return app

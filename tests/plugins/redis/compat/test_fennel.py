@@ -51,15 +51,17 @@ def check_that_bad_jobs_hurt_no_other(shop: Shop) -> None:
 
 @pytest.mark.row("F05", "F12", "F13", "F14", "F16", "F25", "F32")
 def test_the_example_of_its_documentation(shop: Shop) -> None:
-    foo = shop.program.foo
-    x = foo.delay(0.3)
-    assert x.status() == "SENT"
+    held = shop.program.gate.delay(str(shop.folder / "gate"))
+    assert held.status() == "SENT"
     with shop.worker():
-        seen = {eventually_sync(lambda: x.status() != "SENT" and x.status())}
+        seen = {eventually_sync(lambda: held.status() != "SENT" and held.status())}
         assert shop.counts() == {"shop": 1}
-        assert x.get() == 0.3
+        (shop.folder / "gate.open").touch()
+        held.get()
         assert shop.counts() == {}
-        assert (seen, x.status()) == ({"EXECUTING"}, "SUCCESS")
+        assert (seen, held.status()) == ({"EXECUTING"}, "SUCCESS")
+        x = shop.program.foo.delay(0.3)
+        assert x.get() == 0.3
         assert AsyncResult(x.uuid, shop.program.app).get() == 0.3, "many may read it"
         dead = shop.program.fail.delay("baz")
         with pytest.raises(TaskFailed, match="RuntimeError: baz") as error:
@@ -83,8 +85,8 @@ def test_values_and_many_results(shop: Shop) -> None:
         x = await bar.delay(0.01)
         assert await x.status() in ("SENT", "EXECUTING", "SUCCESS")
         assert await x.get() == 0.01
-        assert await aio.gather([x, await bar.delay(0)], task_timeout=10) == [0.01, 0]
-        done, pending = await aio.wait([x], timeout=5)
+        assert await aio.gather([x, await bar.delay(0)], task_timeout=30) == [0.01, 0]
+        done, pending = await aio.wait([x], timeout=30)
         assert [one.result() for one in done] == [0.01]
         assert not pending
 
@@ -105,7 +107,7 @@ def test_values_and_many_results(shop: Shop) -> None:
         with pytest.raises(TaskFailed) as error:
             shop.program.odd_words.delay().get()
         assert error.value.original_args == [1, {"a": [None, "two"]}, "b'3'"]
-        found = gather([results[0], failed, *late], task_timeout=0.5)
+        found = gather([results[0], failed, *late], task_timeout=1.5)
         assert found[0] == "123"
         assert [type(one) for one in found[1:]] == [TaskFailed, Timeout, Timeout]
     with pytest.raises(InvalidArguments, match="unexpected keyword argument 'no'"):
@@ -123,7 +125,7 @@ def test_waiting_ends_in_time(shop: Shop) -> None:
     found = gather(results, task_timeout=0.4)
     took_s = time.monotonic() - began
     assert {type(one) for one in found} == {Timeout}
-    assert 0.6 <= took_s < 5, "for all of them together: one after the other they take 12 s"
+    assert 0.6 <= took_s < 10, "for all of them together: one after the other they take 12 s"
 
 
 @pytest.mark.row("F21", "F22", "F23")
@@ -269,7 +271,7 @@ def test_due_jobs_run_in_time_and_not_before(shop: Shop) -> None:
         first = (shop.folder / "notes").stat().st_mtime
         while len(shop.notes("notes")) == 1:
             assert program.echo.delay(value=1).get() == 1, "the others go on"
-        assert 0.98 <= (shop.folder / "notes").stat().st_mtime - first < 5
+        assert 0.98 <= (shop.folder / "notes").stat().st_mtime - first < 15
     assert x.status() in ("RETRY", "EXECUTING")
 
 

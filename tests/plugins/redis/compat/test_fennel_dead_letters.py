@@ -250,7 +250,7 @@ def test_the_command_line(shop: Shop) -> None:
         eventually_sync(lambda: len(read_dead(shop.program.app)) == 1)
         found = eventually_sync(lambda: _with_heartbeats(said(shop, "info")))
         assert [queue["name"] for queue in found["queues"]] == ["shop"]
-        assert [beat["heartbeat_age_s"] < 5 for beat in found["heartbeats"]] == [True]
+        assert [beat["heartbeat_age_s"] < 20 for beat in found["heartbeats"]] == [True]
         [letter] = dead_letters(shop, "list")
         assert letter["id"] == dead.uuid
         assert said(shop, "task", dead.uuid)["errors"][0]["message"] == "baz"

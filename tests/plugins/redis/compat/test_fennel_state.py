@@ -69,7 +69,7 @@ def test_all_that_is_kept_can_be_asked_for(shop: Shop, client: redis.Redis) -> N
         [message] = state.get_messages(program.app)
         assert (message.uuid, message.status) == (held.uuid, "EXECUTING")
         [(worker, beat)] = eventually_sync(lambda: state.get_heartbeats(program.app))
-        assert abs(time.time() - beat) < 5
+        assert abs(time.time() - beat) < 20
         assert len(worker) == 36
         (shop.folder / "gate.open").touch()
         held.get()

@@ -85,7 +85,7 @@ async def test_the_story_of_a_program(redis_url: str, raw: redis.Redis) -> None:
         helpers.remove_task(bad)
 
         process.send_signal(signal.SIGINT)
-        assert await asyncio.to_thread(process.wait, 10) == 0
+        assert await asyncio.to_thread(process.wait, 30) == 0
     assert helpers.get_task("r", "state") == "WAIT"
     assert helpers.get_new_task_ids() == ["r"]
     # The local tasks are removed with it.

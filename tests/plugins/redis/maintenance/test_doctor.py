@@ -29,8 +29,7 @@ SOUND = {"appendonly": "yes", "appendfsync": "everysec"}
 
 
 async def looked(url: str, *, cluster: bool = False) -> Mapping[str, Finding]:
-    made = RedisSettings(url=url, timeout_s=0.5, connect_timeout_s=0.5, cluster=cluster)
-    found = {one.about: one for one in await examine(made)}
+    found = {one.about: one for one in await examine(RedisSettings(url=url, cluster=cluster))}
     # What a busy machine needs for a round trip is nothing to complain of here.
     found.pop("round trip", None)
     return found

@@ -27,7 +27,7 @@ from chancy.testing.conformance.bench import settlement
 from chancy.worker.worker import Worker
 from tests.docs.pages import page
 from tests.plugins.redis.jobs.brokers import opened
-from tests.plugins.redis.test_replicated import sentinel
+from tests.plugins.redis.test_replicated import PATIENCE_S, sentinel
 from tests.support import jobs
 from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
@@ -142,7 +142,8 @@ async def test_sentinel_needs_the_documented_privilege(own_redis: Start, tmp_pat
     login(server, documented())
     with sentinel(server, tmp_path, replicas=0) as port:
         url = f"redis://shop:secret@127.0.0.1:{port}/0"
-        broker = RedisBroker(RedisSettings(url=url, sentinel="shop"))
+        settings = RedisSettings(url=url, sentinel="shop", connect_timeout_s=PATIENCE_S)
+        broker = RedisBroker(settings)
         with pytest.raises(StatementFailed, match="no permissions to run the 'role' command"):
             await broker.open()
         more = re.search(

@@ -19,8 +19,8 @@ FAST = Queue(name="fast", executor="async", broker="redis")
 async def application(
     dsn: str, url: str, *plugins: Plugin, queue: Queue = FAST
 ) -> AsyncGenerator[Chancy]:
-    redis = RedisPlugin(url=url, timeout_s=0.5, connect_timeout_s=0.5)
-    async with Chancy(dsn, queues=[queue], plugins=[redis, *plugins], pool_size=3) as chancy:
+    plugins = (RedisPlugin(url=url), *plugins)
+    async with Chancy(dsn, queues=[queue], plugins=plugins, pool_size=3) as chancy:
         await chancy.declare(queue)
         yield chancy
 

@@ -245,7 +245,7 @@ async def test_a_row_that_is_locked_during_its_move_delays_no_other(
 
         with monkeypatch.context() as patch:
             broken_off(patch, "end", lock)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 assert (await adopt("fast")).jobs == 9
         assert await left(chancy) == (1, 1)
         assert (await broker.counts())["fast"].pending == 8
@@ -315,8 +315,10 @@ async def test_a_crash_after_the_push_does_not_run_the_job_twice(
         await eventually(lambda: arrived(chancy))
         # Where nothing is known of the job any more, it is known that it was there.
         await broker.client.command("DEL", broker.tag.encode() + b":j:" + id.bytes)
+        # Removed after the row.
+        marks = f"{broker.tag}:relayed"
+        await eventually(lambda: gives(broker.client.command("ZCARD", marks), 0))
     assert jobs.noted == [1]
-    assert await broker.client.command("ZCARD", f"{broker.tag}:relayed") == 0
 
 
 async def die_before_the_push(adopt: Adoption, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,14 +334,13 @@ async def die_before_the_push(adopt: Adoption, monkeypatch: pytest.MonkeyPatch) 
 async def test_a_crash_before_the_push_leaves_the_job_to_another_worker(
     chancy: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Within it another one asks.
-    monkeypatch.setattr(moves, "LEASE_S", 1.0)
     await chancy.declare(replace(FAST, poll_interval_s=0.1), upsert=True)
     await insert(chancy, [1])
     adopt, broker = await adoption(chancy), await plane(chancy)
     await die_before_the_push(adopt, monkeypatch)
     assert (await adopt("fast")).jobs == 0, "another has it"
     assert await left(chancy) == (1, 1)
+    await fetch(chancy, "update chancy.redis_moves set taken_until = now()")
     async with Worker(chancy):
         await eventually(lambda: jobs.noted == [1])
     assert await broker.client.command("ZCARD", f"{broker.tag}:relayed") == 0
@@ -434,7 +435,7 @@ async def test_a_job_that_ends_in_postgres_during_its_move_keeps_its_outcome(
     broken_off(monkeypatch, "end", run)
     await adopt("fast")
     assert await broker.get([id]) == {}
-    assert (await chancy.wait_for(id, 5)).result == 7
+    assert (await chancy.wait_for(id, 30)).result == 7
     assert await left(chancy) == (0, 0)
 
 

@@ -78,7 +78,7 @@ async def test_a_worker_that_is_asked_to_end_releases_all(alone: Shop) -> None:
         await eventually(lambda: all(len(alone.ticks(id)) > 3 for id in ids))
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGINT):
             process.send_signal(number)
-        assert await asyncio.to_thread(process.wait, 10) == 0
+        assert await asyncio.to_thread(process.wait, 30) == 0
     assert [await alone.state(id) for id in ids] == ["WAIT", "WAIT"]
     assert sorted(alone.waiting) == sorted(ids)
     async with alone.worker():
@@ -96,7 +96,7 @@ async def test_another_signal_ends_a_worker_whose_service_does_not(alone: Shop) 
         await asyncio.sleep(1.1)
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(process.wait, 10) == 128 + signal.SIGTERM
+        assert await asyncio.to_thread(process.wait, 30) == 128 + signal.SIGTERM
 
 
 @pytest.mark.row("P44")

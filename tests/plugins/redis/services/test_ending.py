@@ -176,7 +176,7 @@ async def test_services_run_side_by_side_up_to_the_limit(alone: Shop) -> None:
 @pytest.mark.row("P28", "P29")
 async def test_many_that_begin_and_end_disturb_no_lease(alone: Shop) -> None:
     steady = await alone.services.start("beat")
-    async with alone.worker(alone.declare(lease_s=5.0)):
+    async with alone.worker(alone.declare(lease_s=8.0)):
         for _ in range(4):
             await asyncio.gather(*(alone.services.start("give") for _ in range(50)))
         await eventually(lambda: len(alone.notes("given")) == 200)

@@ -25,9 +25,9 @@ async def test_an_idle_worker_makes_few_calls(apart: Shop) -> None:
         await eventually(lambda: calls("sscan") > 0)
         command_sync(apart.raw, "CONFIG", "RESETSTAT")
         await eventually(lambda: calls("sscan") >= 5)
-        # Claims, cleanups and sweeps.
-        assert calls("xread") <= 3
-        assert calls("evalsha") <= 18
+        # Claims, cleanups and sweeps, all of them once more after the machine has stood still.
+        assert calls("xread") <= 5
+        assert calls("evalsha") <= 24
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ async def test_a_command_reaches_a_worker_that_could_not_be_reached(
     apart: Shop, proxy: Proxy
 ) -> None:
     id = await apart.services.start("beat")
-    async with apart.worker(declare(f"redis://127.0.0.1:{proxy.port}/0", lease_s=60.0)):
+    async with apart.worker(declare(f"redis://127.0.0.1:{proxy.port}/0", lease_s=150.0)):
         await eventually(lambda: len(apart.ticks(id)) > 3)
         proxy.refuse()
         proxy.cut()
@@ -107,8 +107,8 @@ async def test_a_command_reaches_a_worker_that_could_not_be_reached(
         await asyncio.sleep(0.5)
         assert await apart.state(id) == "RUNNING"
         proxy.heal()
-        # By the first call that reaches Redis; the next renewal would be in twelve seconds.
-        await eventually(apart.is_state(id, "STOPPED"), timeout=8)
+        # By the first call that reaches Redis; the next renewal would be in half a minute.
+        await eventually(apart.is_state(id, "STOPPED"), timeout=20)
         assert apart.notes(f"course:{id}") == ["begin", "end"]
 
 
@@ -124,15 +124,15 @@ async def test_a_command_is_obeyed_in_milliseconds(apart: Shop) -> None:
             await eventually(apart.is_state(id, "STOPPED"))
             took.append(time.monotonic() - asked)
         # A busy machine delays some, but not all. The next renewal is seconds away.
-        assert min(took) < 0.2
-        assert sorted(took)[2] < 2.0
+        assert min(took) < 0.5
+        assert sorted(took)[2] < 5.0
 
 
 async def test_a_worker_whose_data_are_gone_stops_what_it_runs(
     apart: Shop, server: RedisServer
 ) -> None:
     id = await apart.services.start("beat")
-    async with apart.worker(apart.declare(lease_s=5.0)):
+    async with apart.worker(apart.declare(lease_s=8.0)):
         await eventually(lambda: len(apart.ticks(id)) > 3)
         server.flush()
         await eventually(lambda: apart.notes(f"course:{id}") == ["end"])
@@ -251,12 +251,12 @@ async def test_running_services_obey_commands_after_a_failover(own_redis: Own) -
     async with pair(own_redis) as servers:
         place = servers.place
         id = await place.services.start("beat")
-        async with place.worker(place.declare(lease_s=5.0)):
+        async with place.worker(place.declare(lease_s=10.0)):
             await eventually(lambda: place.has_ticked(id))
             await servers.follow()
             servers.primary.kill()
             # One of the five renewals of each lease fails meanwhile.
-            await asyncio.sleep(1.2)
+            await asyncio.sleep(2.2)
             await servers.promote()
             ticks = len(place.ticks(id))
             await eventually(lambda: len(place.ticks(id)) > ticks + 3)
@@ -275,7 +275,7 @@ async def test_jobs_unknown_to_a_new_primary_run_on_one_worker(
         id = await place.services.start("beat")
         await servers.follow()
         promote(servers.replica)
-        async with place.worker(place.declare(lease_s=5.0)):
+        async with place.worker(place.declare(lease_s=8.0)):
             await eventually(lambda: place.has_ticked(id))
             await servers.fail_over()
             # By the same worker: it claims what it runs already, or has lost it before.
@@ -283,7 +283,7 @@ async def test_jobs_unknown_to_a_new_primary_run_on_one_worker(
             ticks = len(place.ticks(id))
             await eventually(lambda: len(place.ticks(id)) > ticks + 3)
             await place.services.stop(id)
-            await eventually(place.is_state(id, "STOPPED"), timeout=10)
+            await eventually(place.is_state(id, "STOPPED"))
             assert place.notes(f"course:{id}") == ["end", "begin", "end"]
 
 
@@ -321,7 +321,7 @@ class Talker(Service):
 
 async def test_shutdown_does_not_wait_for_unresponsive_peers(apart: Shop, proxy: Proxy) -> None:
     """More services wait for replies to their events than there are threads for events."""
-    worker = declare(f"redis://127.0.0.1:{proxy.port}/0", lease_s=60.0)
+    worker = declare(f"redis://127.0.0.1:{proxy.port}/0", lease_s=60.0, grace_s=30.0)
     worker.service(Talker)
     ids = [await apart.services.start("talker") for _ in range(16)]
     async with apart.worker(worker):
@@ -331,7 +331,7 @@ async def test_shutdown_does_not_wait_for_unresponsive_peers(apart: Shop, proxy:
         # The calls in flight must be lost, too.
         await asyncio.sleep(0.1)
         ending = asyncio.create_task(_heal_later(proxy, apart, ids))
-    assert await ending < 3.0
+    assert await ending < 9.0, "less than the timeout of a call"
 
 
 async def _heal_later(proxy: Proxy, place: Shop, ids: list[str]) -> float:

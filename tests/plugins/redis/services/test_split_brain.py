@@ -41,10 +41,10 @@ class Split:
     near: Services
     far: Services
 
-    def worker(self, server: RedisServer) -> int:
+    def worker(self, server: RedisServer, lease_s: float = LEASE_S) -> int:
         """Start a process with a worker of this server; returns its id."""
         replicas = self.near.link.replicas
-        process = member(server.url, notes=self.notes, replicas=replicas, lease_s=LEASE_S)
+        process = member(server.url, notes=self.notes, replicas=replicas, lease_s=lease_s)
         return self.stack.enter_context(process).pid
 
     async def part(self) -> None:
@@ -130,7 +130,7 @@ async def test_a_command_that_only_an_old_primary_has_is_seen_as_not_done(own_re
         late = await sides.near.start("beat")
         assert await sides.far.get(late) is None
         assert (await sides.far.list()).new == ids
-        after = sides.worker(sides.new)
+        after = sides.worker(sides.new, lease_s=60.0)
         await eventually(lambda: all(len(sides.ticks(id, after)) > 3 for id in ids))
         # Repeated at the new primary, it succeeds.
         assert await sides.far.stop(ids[0]) == "RUNNING"

@@ -10,11 +10,18 @@ import pytest
 
 from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.transport import blocking_reads
 from chancy.plugins.redis.transport.blocking_reads import StreamWatch, watching
 from chancy.plugins.redis.transport.connection import RedisConnection
 from chancy.plugins.redis.transport.redis_client import RedisClient, Reply
 from chancy.plugins.redis.transport.scripts import Value
 from tests.support.waiting import eventually
+
+
+@pytest.fixture(autouse=True)
+def long_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No read ends by itself."""
+    monkeypatch.setattr(blocking_reads, "_BLOCK_MS", 60_000)
 
 
 @pytest.fixture
@@ -39,7 +46,7 @@ class Listener:
 
     async def hear(self, watch: StreamWatch, *channels: bytes) -> Callable[[], None]:
         """Returns what ends it."""
-        async with asyncio.timeout(2):  # less than a read blocks
+        async with asyncio.timeout(30):  # less than a read blocks
             user = await watch.subscribe(channels, self.heard.append, self.lost.append)
         return lambda: watch.unsubscribe(user)
 
@@ -109,7 +116,7 @@ async def test_a_stream_that_cannot_be_read_delays_no_other(
         await watch.arrived("no stream", "0")
     assert not waiting.done()
     await client.command("XADD", "log", "*", "a", "b")
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         await waiting
 
 
@@ -122,7 +129,7 @@ async def test_large_entries_of_many_streams_do_not_end_the_connection(
     streams = [f"log {number}" for number in range(40)]
     for stream in streams:
         await client.command("XADD", stream, "*", "a", bytes(1_000_000))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await asyncio.gather(*(watch.arrived(stream, "0") for stream in streams))
     await client.command("PUBLISH", "channel", "a")
     await eventually(lambda: listener.heard == [b"a"])
@@ -175,7 +182,7 @@ async def test_a_stream_that_is_added_while_a_read_is_being_ended_is_read(
     await asyncio.sleep(0)
     told.set()
     await client.command("XADD", "three", "*", "a", "b")
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         await waiting[2]
     for task in waiting:
         task.cancel()

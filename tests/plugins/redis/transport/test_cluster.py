@@ -125,7 +125,7 @@ async def test_a_write_for_replicas_waits_while_its_keys_are_moved(
     shards.open(slot, source, target)
     try:
         tell(source, "MIGRATE", "127.0.0.1", target.port, f"{{{TAGS[0]}}}:log", 0, 5_000)
-        call = link.run_many([append(TAGS[0])], replicas=1, timeout_s=0.6)
+        call = link.run_many([append(TAGS[0])], replicas=1, timeout_s=2.0)
         waiting = asyncio.create_task(call)
         await asyncio.wait([waiting], timeout=0.4)
         assert not waiting.done()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from functools import partial
@@ -61,16 +60,21 @@ async def test_scripts_are_sent_where_they_are_missing(client: RedisClient) -> N
 async def test_statements_that_may_have_run_are_not_repeated(own_redis: Own) -> None:
     server = own_redis()
     with closing(server.client()) as direct:
-        client = RedisClient(RedisSettings(url=server.url, timeout_s=0.5))
+        client = RedisClient(RedisSettings(url=server.url))
         assert await client.run_many([append("{n}")]) == [1]
         server.freeze()
-        timer = threading.Timer(0.8, server.thaw)
-        timer.start()
+
+        async def thaw() -> None:
+            # In the loop of the timeout, so that it comes after it.
+            await asyncio.sleep(0.8)
+            server.thaw()
+
+        thawing = asyncio.create_task(thaw())
         try:
-            [reply] = await client.run_many([append("{n}")])
+            [reply] = await client.run_many([append("{n}")], timeout_s=0.5)
         except BrokerUnavailable as error:
             reply = error
-        await asyncio.to_thread(timer.join)
+        await thawing
         assert isinstance(reply, BrokerUnavailable)
         assert isinstance(reply.__cause__, redis_errors.TimeoutError)
         assert command_sync(direct, "XLEN", "{n}:log") == 2
@@ -79,11 +83,11 @@ async def test_statements_that_may_have_run_are_not_repeated(own_redis: Own) -> 
 
 async def test_a_server_that_went_away_is_unavailable(own_redis: Own) -> None:
     server = own_redis()
-    client = RedisClient(RedisSettings(url=server.url, timeout_s=0.2))
+    client = RedisClient(RedisSettings(url=server.url))
     assert await client.command("PING") is True
     server.freeze()
     with pytest.raises(BrokerUnavailable):
-        await client.command("PING")
+        await client.command("PING", timeout_s=0.2)
     server.thaw()
     assert await client.command("ECHO", "new") == b"new", "not by the connection of before"
     server.kill()
@@ -228,24 +232,36 @@ async def test_an_error_is_an_answer(wire: RedisConnection) -> None:
     assert await wire.command(("PING",), 5) == b"PONG"
 
 
-async def test_the_reply_to_a_cancelled_call_is_not_that_of_the_next(wire: RedisConnection) -> None:
-    task = asyncio.create_task(wire.command(("BLPOP", "nothing", 0.1), 5))
+@pytest.fixture
+async def other(redis_url: str) -> AsyncIterator[RedisConnection]:
+    made = await connector(redis_url).wire()
+    yield made
+    made.close()
+
+
+async def test_the_reply_to_a_cancelled_call_is_not_that_of_the_next(
+    wire: RedisConnection, other: RedisConnection
+) -> None:
+    task = asyncio.create_task(wire.command(("BLPOP", "list", 0), 60))
     await asyncio.sleep(0.02)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await wire.command(("PING",), 5) == b"PONG"
+    following = asyncio.create_task(wire.command(("PING",), 30))
+    await other.command(("LPUSH", "list", "a"), 30)
+    assert await following == b"PONG"
 
 
 async def test_a_late_reply_fails_its_call_alone_and_ends_the_connection(
-    wire: RedisConnection,
+    wire: RedisConnection, other: RedisConnection
 ) -> None:
-    late = asyncio.create_task(wire.command(("BLPOP", "nothing", 0.3), 0.05))
-    other = asyncio.create_task(wire.command(("PING",), 5))
+    late = asyncio.create_task(wire.command(("BLPOP", "list", 0), 0.05))
+    following = asyncio.create_task(wire.command(("PING",), 30))
     with pytest.raises(errors.TimeoutError):
         await late
     assert wire.late
-    assert await other == b"PONG"
+    await other.command(("LPUSH", "list", "a"), 30)
+    assert await following == b"PONG"
     assert wire.ended.done()
     with pytest.raises(errors.ConnectionError):
         await wire.command(("PING",), 5)
@@ -253,7 +269,7 @@ async def test_a_late_reply_fails_its_call_alone_and_ends_the_connection(
 
 async def test_the_timeout_is_of_each_command(wire: RedisConnection) -> None:
     for _ in range(4):
-        assert await wire.command(("BLPOP", "nothing", 0.1), 0.3) is None
+        assert await wire.command(("BLPOP", "nothing", 0.4), 1.5) is None
 
 
 async def test_only_blocking_commands_have_connections_of_their_own(
@@ -268,9 +284,14 @@ async def test_only_blocking_commands_have_connections_of_their_own(
 
     await asyncio.gather(*(connections.exchange([("PING",)]) for _ in range(8)))
     assert await count() == 1
-    wait = ("WAIT", 1, 100)
-    waiting = [asyncio.create_task(connections.exchange([wait])) for _ in range(8)]
+    wait = ("WAIT", 1, 60_000)
+    waiting = [asyncio.create_task(connections.exchange([wait], 60.0)) for _ in range(8)]
     await eventually(lambda: gives(count(), 9))
+    [listed] = await connections.exchange([("CLIENT", "LIST")])
+    blocked = [
+        one.split()[0].partition(b"=")[2] for one in listed.splitlines() if b"cmd=wait" in one
+    ]
+    await connections.exchange([("CLIENT", "UNBLOCK", id) for id in blocked])
     await asyncio.gather(*waiting)
     await connections.exchange([("WAIT", 1, 10)])
     await eventually(lambda: gives(count(), 2))
@@ -284,7 +305,7 @@ async def test_waiting_calls_fail_when_the_server_dies(own_redis: Start) -> None
     await asyncio.sleep(0.02)
     server.kill()
     with pytest.raises(errors.ConnectionError):
-        await asyncio.wait_for(waiting, 10)
+        await asyncio.wait_for(waiting, 25)
 
 
 async def test_a_server_that_is_no_redis_is_refused() -> None:
