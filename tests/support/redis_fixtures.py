@@ -239,12 +239,15 @@ def until(ready: Callable[[], bool], complaint: str, log: Callable[[], str]) -> 
         time.sleep(0.005)
 
 
-def cluster_nodes(count: int = 3) -> list[RedisServer]:
-    """Servers for a cluster, not started yet."""
+def cluster_nodes(count: int = 3, *, timeout_ms: int = 2_000) -> list[RedisServer]:
+    """Servers for a cluster, not started yet.
+
+    :param timeout_ms: milliseconds after which a node that does not answer is taken for dead.
+    """
     settings = {
         "cluster-enabled": "yes",
         "cluster-config-file": "nodes.conf",
-        "cluster-node-timeout": "2000",
+        "cluster-node-timeout": str(timeout_ms),
         "repl-diskless-sync-delay": "0",
     }
     nodes = [RedisServer(dict(settings)) for _ in range(count)]
@@ -321,7 +324,8 @@ def own_redis() -> Iterator[Callable[..., RedisServer]]:
 @pytest.fixture(scope="session")
 def redis_cluster_servers() -> Iterator[RedisClusterServers]:
     """Three primaries for this process of the run. Do not stop them."""
-    servers = RedisClusterServers(cluster_nodes())
+    # None of them dies: it may stand still on a busy machine, for which the others do not refuse.
+    servers = RedisClusterServers(cluster_nodes(timeout_ms=30_000))
     try:
         servers.start()
         leftovers.lasting.update(node.pid for node in servers.nodes)
