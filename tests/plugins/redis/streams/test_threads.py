@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from chancy.plugins.redis.streams.group.membership import Membership
 from chancy.plugins.redis.streams.inspection import Inspection
 from chancy.plugins.redis.streams.model.policy import Ignore
 from chancy.plugins.redis.streams.processing.blocking_events import BlockingEvents
@@ -120,12 +121,19 @@ async def test_a_thread_that_outlasts_its_grace_does_nothing_to_what_was_handed_
 
 @pytest.mark.row("R30")
 async def test_acknowledgements_of_a_thread_are_refused_after_its_partition_moved(
-    shop: Threads, caplog: pytest.LogCaptureFixture
+    shop: Threads, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its worker has not noticed yet, and sends the acknowledgement or the dead letter."""
-    stream = shop.stream
+    stream, beats, change = shop.stream, list[str](), Membership.change
+
+    async def noted(membership: Membership, action: Any) -> Any:
+        beats.append(action)
+        return await change(membership, action)
+
+    monkeypatch.setattr(Membership, "change", noted)
     async with witness(stream.link, shop.crew.url) as book:
         executor = (await shop.begin()).executor
+        await eventually(lambda: "beat" in beats)  # the next one would be after 15 s
         await stream.link.command("HSET", stream.keys.own(MOVED, "handle"), "until", 0)
         book.turns[stream.keys.own(MOVED, "handle")].until = 0
         await Ownership(stream.link, executor.processor, "another").acquire([MOVED])
