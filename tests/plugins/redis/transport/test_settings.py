@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from functools import partial
@@ -267,9 +268,18 @@ async def test_a_late_reply_fails_its_call_alone_and_ends_the_connection(
         await wire.command(("PING",), 5)
 
 
-async def test_the_timeout_is_of_each_command(wire: RedisConnection) -> None:
+async def test_the_timeout_is_of_each_command(
+    wire: RedisConnection, other: RedisConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead_s = 0.0
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "time", lambda: time.monotonic() + ahead_s)
     for _ in range(4):
-        assert await wire.command(("BLPOP", "nothing", 0.4), 1.5) is None
+        waiting = asyncio.create_task(wire.command(("BLPOP", "list", 0), 60))
+        await asyncio.sleep(0)
+        ahead_s += 40
+        await other.command(("LPUSH", "list", "a"), 30)
+        assert await waiting == [b"list", b"a"]
 
 
 async def test_only_blocking_commands_have_connections_of_their_own(
