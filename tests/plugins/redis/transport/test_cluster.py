@@ -115,26 +115,35 @@ async def test_a_slot_is_followed_where_it_goes(
 
 
 async def test_a_write_for_replicas_waits_while_its_keys_are_moved(
-    link: RedisClient, redis_cluster_servers: RedisClusterServers
+    link: RedisClient, redis_cluster_servers: RedisClusterServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    exchange = ConnectionPool.exchange_groups
+
+    async def brief(pool: ConnectionPool, sent: Any, last: Any, *more: Any) -> Any:
+        # No replica will answer, however long it is waited for.
+        return await exchange(pool, sent, last and ("WAIT", 1, 200), *more)
+
+    monkeypatch.setattr(ConnectionPool, "exchange_groups", brief)
     source = node_of(TAGS[0], redis_cluster_servers)
     target = node_of(TAGS[1], redis_cluster_servers)
     slot, shards = key_slot(TAGS[0].encode()), Shards(redis_cluster_servers, [])
     # Writes the key that makes ``WAIT`` wait.
-    await link.run_many([append(TAGS[0])], replicas=1, timeout_s=0.2)
+    await link.run_many([append(TAGS[0])], replicas=1)
     shards.open(slot, source, target)
     try:
-        tell(source, "MIGRATE", "127.0.0.1", target.port, f"{{{TAGS[0]}}}:log", 0, 5_000)
-        call = link.run_many([append(TAGS[0])], replicas=1, timeout_s=2.0)
-        waiting = asyncio.create_task(call)
-        await asyncio.wait([waiting], timeout=0.4)
-        assert not waiting.done()
+        try:
+            tell(source, "MIGRATE", "127.0.0.1", target.port, f"{{{TAGS[0]}}}:log", 0, 5_000)
+            call = link.run_many([append(TAGS[0])], replicas=1)
+            waiting = asyncio.create_task(call)
+            await asyncio.wait([waiting], timeout=0.4)
+            assert not waiting.done()
+        finally:
+            shards.shut(slot, source, target)
+        [reply] = await waiting
+        assert "only 0 of 1 replicas" in str(reply)
+        assert (await lengths(link))[0] == 2
     finally:
-        shards.shut(slot, source, target)
-    [reply] = await waiting
-    assert "only 0 of 1 replicas" in str(reply)
-    assert (await lengths(link))[0] == 2
-    shards.move(slot, target, source)
+        shards.move(slot, target, source)
     for node in (source, target):
         tell(node, "CLIENT", "KILL", "TYPE", "normal")
 
