@@ -56,7 +56,8 @@ _SLOW = f"""{_HEAD}
 async def bill(events):
     async for order in events.records():
         print("begun", flush=True)
-        await asyncio.sleep(float(sys.argv[2]))
+        while not os.path.exists(sys.argv[2]):
+            await asyncio.sleep(0.01)
         print("ended", flush=True)
 
 standalone.run(streams)
@@ -115,7 +116,8 @@ async def test_a_program_ends_gracefully_when_partitions_are_halted(
 async def test_a_program_that_is_asked_to_end_ends_its_event(
     redis_url: str, tmp_path: Path, program: Program
 ) -> None:
-    slow = program(_SLOW, "20", "0.5")
+    go_on = tmp_path / "go_on"
+    slow = program(_SLOW, "20", str(go_on))
 
     def lines() -> list[str]:
         return [
@@ -125,11 +127,13 @@ async def test_a_program_that_is_asked_to_end_ends_its_event(
         ]
 
     await eventually(lambda: lines() == ["begun"])
-    slow.terminate()
-    await eventually(lambda: slow.poll() is not None)
-    assert slow.returncode == 0
-    assert lines() == ["begun", "ended"]
     with redis.Redis.from_url(redis_url) as client:
+        slow.terminate()
+        await eventually(lambda: not client.exists("{t:st:orders:bill}:members"))
+        go_on.touch()
+        await eventually(lambda: slow.poll() is not None)
+        assert slow.returncode == 0
+        assert lines() == ["begun", "ended"]
         found: Any = client.xpending("{t:st:orders:0}:log", "bill")
         assert found["pending"] == 0
         assert not client.hexists("{t:st:orders:0}:own:bill", "owner")
@@ -140,7 +144,7 @@ async def test_a_second_signal_interrupts_and_leaves_no_lease(
     redis_url: str, tmp_path: Path, program: Program
 ) -> None:
     """Neither the lease of a partition nor that of the member delays the next program."""
-    slow = program(_SLOW, "60", "60")
+    slow = program(_SLOW, "60", str(tmp_path / "nowhere"))
     await eventually(lambda: "begun" in (tmp_path / "said").read_text())
     with closing(redis.Redis.from_url(redis_url, protocol=2)) as client:
         slow.send_signal(signal.SIGINT)
