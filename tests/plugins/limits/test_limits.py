@@ -114,6 +114,18 @@ async def run(dsn: str, rules: Sequence[Rule], pushed: Sequence[Job[object]]) ->
                 assert (await reference.wait(60)).state is State.SUCCEEDED
 
 
+async def explained(chancy: Chancy, id: UUID, *parts: str) -> str:
+    """The first reason why a job waits, once it has these parts: blocked partitions try again from
+    time to time."""
+
+    async def text() -> str:
+        found = (await chancy.why(id))[0].text
+        assert all(part in found for part in parts), found
+        return found
+
+    return await eventually(text)
+
+
 class Observer:
     """Samples how many jobs hold a claim."""
 
@@ -140,20 +152,26 @@ class Observer:
 
 
 async def test_no_more_jobs_of_a_queue_run_than_its_rule_allows(dsn: str, book: Book) -> None:
+    book.gate.clear()
+    pushed = [work.job("a", n) for n in range(150)]
     with Observer(dsn, "queue") as observer:
-        await run(dsn, [GlobalConcurrency(7)], [work.job("a", n) for n in range(150)])
-    assert observer.most == 7
-    # Seven claims need not be seen to run at one moment.
-    assert book.most[""] <= 7
+        running = asyncio.create_task(run(dsn, [GlobalConcurrency(7)], pushed))
+        await eventually(lambda: book.running[""] == observer.most == 7)
+        book.gate.set()
+        await running
+    assert observer.most == book.most[""] == 7
 
 
 async def test_each_key_has_its_own_slots(dsn: str, book: Book) -> None:
+    book.gate.clear()
     pushed = [work.job(f"t{n % 30}", n) for n in range(150)]
     with Observer(dsn, "arguments ->> 'tenant'") as observer:
-        await run(dsn, [GlobalConcurrency(2, by="tenant")], pushed)
+        running = asyncio.create_task(run(dsn, [GlobalConcurrency(2, by="tenant")], pushed))
+        await eventually(lambda: observer.most == 2 and book.running[""] > 7)
+        book.gate.set()
+        await running
     assert observer.most == 2
     assert {book.most[f"t{n}"] for n in range(30)} <= {1, 2}
-    assert book.most[""] > 7
 
 
 async def test_starts_keep_the_rate_in_every_window(dsn: str, book: Book) -> None:
@@ -179,10 +197,10 @@ async def test_a_burst_waits_for_the_tokens_of_its_jobs(
 
 async def test_claims_use_each_token_of_a_rate(dsn: str) -> None:
     """And none twice. A claim that comes late loses none, up to the burst."""
-    rate, burst = 400, 200
+    rate, burst = 100, 500  # which no pause of this machine fills up: it takes 5 s
     async with application(dsn, [RateLimit(rate, burst=burst)]) as chancy:
         await chancy.declare(*chancy.queues, upsert=True)
-        await chancy.push_many(work.job("a", n) for n in range(900))
+        await chancy.push_many(work.job("a", n) for n in range(1_100))
         ((worker,),) = ask(dsn, DEAD_WORKER)
         with psycopg.connect(dsn, autocommit=True) as connection:
             until = time.monotonic() + 0.8
@@ -196,7 +214,7 @@ async def test_claims_use_each_token_of_a_rate(dsn: str) -> None:
         total += count
         allowed = burst + rate * (at - begin).total_seconds()
         # Times are stored to the microsecond.
-        assert 0.99 * allowed - 1 <= total <= allowed + rate * 1e-6
+        assert allowed - 1.2 <= total <= allowed + rate * 1e-6
 
 
 @pytest.mark.parametrize("paused", [False, True])
@@ -401,7 +419,7 @@ def test_a_rescued_job_comes_before_those_held_behind_it(dsn: str) -> None:
             session.execute("select chancy.limits_sweep(1000, 0)")
             return session.execute(claim, [worker]).fetchall()
 
-        assert eventually_sync(claimed_beside_a_turn, timeout=5) == [(first,)]
+        assert eventually_sync(claimed_beside_a_turn) == [(first,)]
 
 
 async def test_held_jobs_run_when_the_rules_are_removed_or_changed(dsn: str, book: Book) -> None:
@@ -454,9 +472,8 @@ async def test_held_jobs_can_be_cancelled(dsn: str, book: Book) -> None:
     async with application(dsn, rules) as chancy, workers(dsn, rules, 1):
         references = await chancy.push_many([work.job("a", n) for n in range(4)])
         await eventually(lambda: ask(dsn, HELD) == [(3,)])
-        explained = await chancy.why(references[3].id)
-        assert "Sequential(by='tenant', " in explained[0].text
-        assert f"the jobs {references[0].id} run; 2 jobs" in explained[0].text
+        runs = f"the jobs {references[0].id} run; 2 jobs"
+        await explained(chancy, references[3].id, "Sequential(by='tenant', ", runs)
         await chancy.cancel(references[1].id)
         book.gate.set()
         states = [(await reference.wait(30)).state for reference in references]
@@ -471,14 +488,13 @@ async def test_a_head_of_a_sequence_that_waits_for_a_retry_is_no_running_job(dsn
         await eventually(lambda: is_in(head, State.SCHEDULED))
         second = await chancy.push(work.job("a", 2))
         await eventually(lambda: is_in(second, State.HELD))
-        text = (await chancy.why(second.id))[0].text
         due = present(await head.get()).run_at
-        assert f"the job {head.id} comes first, and is scheduled until {due:%Y-%m-%d %H:%M}" in text
+        first = f"the job {head.id} comes first, and is"
+        text = await explained(chancy, second.id, f"{first} scheduled until {due:%Y-%m-%d %H:%M}")
         assert " run;" not in text
         await chancy.pause_queue("ruled")
         ask(dsn, "update chancy.jobs set state = 0, run_at = now() where id = %s", [head.id])
-        text = (await chancy.why(second.id))[0].text
-        assert f"the job {head.id} comes first, and is pending" in text
+        text = await explained(chancy, second.id, f"{first} pending")
         assert " until " not in text
 
 
@@ -637,10 +653,10 @@ async def test_a_failed_job_blocks_its_sequence_until_it_is_replayed_or_skipped(
             await letters.replay(chancy, references[3].id)
             assert (await references[9].wait(10)).state is State.SUCCEEDED
             assert (book.of("a"), book.of("b")) == ([0, 1, 1, 2, 3], [0, 1])
-            (reason, *_) = await chancy.why(references[7].id)
-            assert f"the job {references[4].id} failed and blocks it" in reason.text
-            assert "chancy limits skip ruled b" in reason.text
-            assert "ahead of it" not in reason.text
+            failed_first = f"the job {references[4].id} failed and blocks it"
+            skip = "chancy limits skip ruled b"
+            text = await explained(chancy, references[7].id, failed_first, skip)
+            assert "ahead of it" not in text
             assert await partitions.skip("ruled", "b") == [references[4].id]
             assert (await references[10].wait(10)).state is State.SUCCEEDED
             assert book.of("b") == [0, 1, 2, 3]
@@ -698,8 +714,8 @@ async def test_a_key_that_begins_with_a_dash_is_skipped_by_the_command_that_why_
         await failed.wait(10)
         waiting = await chancy.push(transfer.job("-7", 2))
         await eventually(lambda: is_in(waiting, State.HELD))
-        (reason, *_) = await chancy.why(waiting.id)
-        command = reason.text.rpartition("chancy ")[2]
+        text = await explained(chancy, waiting.id, "failed and blocks it")
+        command = text.rpartition("chancy ")[2]
         assert command == "limits skip ruled -- -7"
         answer = await asyncio.to_thread(inside, *shlex.split(command), dsn=dsn)
         assert answer.out == f"skipped {failed.id}\n"
@@ -720,7 +736,7 @@ async def test_a_held_job_is_explained_by_the_rule_and_the_value_of_its_key(
         held = f"held by {slots} for 'example.org': the jobs {first.id} run"
 
         # Blocked partitions try again from time to time.
-        async def explained() -> bool:
+        async def all_explained() -> bool:
             texts = [(await chancy.why(one.id))[0].text for one in (second, third, other)]
             return texts == [held, f"{held}; 1 job of its partition is ahead of it", held]
 
@@ -728,7 +744,7 @@ async def test_a_held_job_is_explained_by_the_rule_and_the_value_of_its_key(
             answer = await asyncio.to_thread(inside, "limits", "list", "ruled", dsn=dsn)
             return f"a slot of {slots}" in answer.out
 
-        await eventually(explained)
+        await eventually(all_explained)
         await eventually(listed)
         book.gate.set()
         await third.wait(10)
@@ -744,10 +760,12 @@ def test_commands_name_the_nearest_queue_of_an_unknown_one(dsn: str) -> None:
 async def test_priority_delay_and_hold_change_the_order_of_a_sequence(dsn: str, book: Book) -> None:
     rules = [Sequential(by="tenant")]
     async with application(dsn, rules) as chancy:
-        late = await chancy.push(work.job("a", 0).with_delay(0.5))
+        late = await chancy.push(work.job("a", 0).with_delay(3_600))
         kept = await chancy.push(work.job("a", 1).with_hold("later"))
         await chancy.push_many(work.job("a", n).with_priority(n // 4) for n in (2, 3, 4))
         async with workers(dsn, rules, 2):
+            await eventually(lambda: len(book.starts) == 3)
+            await chancy.run_now(late.id)
             await late.wait(10)
             await chancy.release(kept.id)
             await kept.wait(10)
