@@ -70,10 +70,10 @@ def test_the_next_ticks_are_shown_in_both_times(dsn: str) -> None:
         "Asia/Tokyo",
     )
     cron(dsn, "add", *words)
+    asked_at = datetime.now(UTC)
     ticks = cron(dsn, "next", "report", "--count", "3", "--json").json
     moments = [datetime.fromisoformat(one["utc"]) for one in ticks]
-    now = datetime.now(UTC)
-    assert now < moments[0] <= now + timedelta(days=1)
+    assert asked_at < moments[0] <= datetime.now(UTC) + timedelta(days=1)
     assert [b - a for a, b in pairwise(moments)] == [timedelta(days=1)] * 2
     assert all(one["local"].endswith("T07:30:00+09:00") for one in ticks)
     assert all(one["utc"].endswith("T22:30:00+00:00") for one in ticks)
