@@ -79,7 +79,7 @@ async def test_a_wait_for_a_pushed_group_that_is_gone_raises(kind: tuple[str, Pu
         by_id = plugin.reference(chancy, group.id, stored=True)
         with chancy:
             sync_wait = group.sync_wait
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 for wait in (lambda: begun, group.wait, by_id.wait, lambda: to_thread(sync_wait)):
                     with pytest.raises(JobError, match=f"{group.id} is gone, .* was purged"):
                         await wait()

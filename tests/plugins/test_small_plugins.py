@@ -23,9 +23,11 @@ MOST: Counter[str] = Counter()
 
 
 @job(queue="small")
-async def fetch(host: str) -> None:
+async def fetch(host: str, beside: int = 1) -> None:
+    """Runs until so many have run at a time."""
     RUNNING[host] += 1
     MOST[host] = max(MOST[host], RUNNING[host])
+    await eventually(lambda: MOST[host] >= beside)
     await asyncio.sleep(0.02)
     RUNNING[host] -= 1
 
@@ -50,10 +52,11 @@ def application(dsn: str, *plugins: Any) -> Chancy:
 async def test_the_limit_by_key_holds_and_costs_no_attempt(
     dsn: str, shop_plugins: ModuleType
 ) -> None:
+    RUNNING.clear()
     MOST.clear()
     limit = shop_plugins.KeyLimit(by="host", limit=2, delay_s=0.01)
     async with application(dsn, limit) as chancy, Worker(chancy):
-        jobs = [fetch.job(host=host) for host in ("a", "b") for _ in range(6)]
+        jobs = [fetch.job(host=host, beside=2) for host in ("a", "b") for _ in range(6)]
         done = [await ref.wait(30) for ref in await chancy.push_many(jobs)]
     assert MOST == {"a": 2, "b": 2}
     assert {(one.state, one.attempt) for one in done} == {(State.SUCCEEDED, 1)}

@@ -77,7 +77,7 @@ async def test_events_without_an_end_count_once(
     async with working(dsn, redis_url, batches) as chancy:
         jobs = [there(winding.job(1), "fast"), there(winding.job(2), "brief")]
         reference = await batches.push(chancy, callbacks(), jobs)
-        assert await reference.wait(5) is BatchState.SUCCEEDED
+        assert await reference.wait(20) is BatchState.SUCCEEDED
         assert await called(dsn) == ["on finish", "on success"]
         assert sorted(ran)[:6] == ["1"] * 3 + ["2"] * 3
         assert await chancy.find_jobs(JobFilter(queue="brief")) == [], "it keeps nothing"
@@ -99,7 +99,7 @@ async def test_jobs_count_once_if_their_worker_is_killed_while_it_settles_them(
         )
         assert await process.wait() == -signal.SIGKILL
         assert await counts(reference) == (2, 0, 0, 0)
-        async with worker(chancy):
+        async with worker(chancy, heartbeat_timeout_s=2.0):
             assert await reference.wait(20) is BatchState.SUCCEEDED
             assert await counts(reference) == (0, 2, 0, 0)
             await eventually(lambda: "success" in book.read_text())

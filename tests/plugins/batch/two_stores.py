@@ -60,8 +60,8 @@ async def working(dsn: str, url: str, batches: Batches) -> AsyncGenerator[Chancy
         yield chancy
 
 
-def worker(chancy: Chancy) -> Worker:
-    return Worker(chancy, heartbeat_s=0.4, heartbeat_timeout_s=2.0)
+def worker(chancy: Chancy, heartbeat_timeout_s: float = 30.0) -> Worker:
+    return Worker(chancy, heartbeat_s=0.4, heartbeat_timeout_s=heartbeat_timeout_s)
 
 
 def there(made: Job[Any], queue: str = "fast") -> Job[Any]:

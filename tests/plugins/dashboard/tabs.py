@@ -9,13 +9,16 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Page, async_playwright, expect
 
 from chancy import Chancy
 from chancy.plugins.dashboard import Dashboard
 from chancy.plugins.dashboard.server import serve
 from tests.support import chromium
 from tests.support.presence import present
+
+# On a busy machine a page follows what happens later than after 5 s.
+expect.set_options(timeout=30_000)
 
 #: Counts the clicks of a tab.
 _COUNT = """addEventListener("click", () => {

@@ -100,7 +100,7 @@ async def _steer_jobs(it: Tab, chancy: Chancy) -> None:
     await it.open("jobs?q=state:scheduled")
     await page.locator("table.jobs a.whole").first.click()
     await it.press("Run now")
-    await expect(page.locator("#head .state")).to_have_text("succeeded", timeout=15_000)
+    await expect(page.locator("#head .state")).to_have_text("succeeded")
     await it.open("jobs?q=state:scheduled")
     await page.get_by_label("Select all jobs of this page").check()
     await it.press("Cancel")
@@ -117,7 +117,7 @@ async def _steer_jobs(it: Tab, chancy: Chancy) -> None:
     await tab_to(page, "Cancel")
     await page.keyboard.press("Enter")
     # The page follows the job without a reload.
-    await expect(page.locator("#head .state")).to_have_text("cancelled", timeout=15_000)
+    await expect(page.locator("#head .state")).to_have_text("cancelled")
     # A failed job is retried; its page leads to the new one.
     await it.open("jobs?q=state:failed+func:charge")
     await page.locator("table.jobs a.whole").first.click()
@@ -221,7 +221,7 @@ async def _steer_letters(it: Tab, chancy: Chancy) -> None:
     await it.press("Replay all dead letters of this group")
     assert await clicks(page) - before == 4
     row = page.locator("#entries tbody tr").first
-    await expect(row).to_contain_text("done", timeout=15_000)
+    await expect(row).to_contain_text("done")
     await expect(row).to_contain_text("60")
     found = await letters.find(
         chancy, LetterFilter(error=f"{shop.__name__}.CardDeclined"), limit=200
@@ -252,7 +252,7 @@ from generate_series(1, 1200)""")
         await it.press("Stop")
         await expect(page.locator("#entries tbody tr").first).to_contain_text("stopping")
     ended = page.locator("#entries tbody tr").first
-    await expect(ended).to_contain_text("done", timeout=15_000)
+    await expect(ended).to_contain_text("done")
     await expect(ended).to_contain_text("500")
     left = await chancy.control.fetch(
         "select count(*) from chancy.dead_letters where func = 'shop.refund'"
@@ -347,7 +347,7 @@ async def test_every_page_is_safe_quiet_and_accessible(shop_dsn: str) -> None:
         await expect(page.locator("#live.on")).to_be_visible()
         await chancy.pause_queue("billing")
         row = page.locator("#queues tr").filter(has_text="billing")
-        await expect(row).to_contain_text("it is paused", timeout=15_000)
+        await expect(row).to_contain_text("it is paused")
         # The theme is kept.
         await page.get_by_role("button", name="Change between light and dark").click()
         await page.reload()

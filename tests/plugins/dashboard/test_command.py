@@ -39,7 +39,8 @@ def test_it_asks_for_a_user_and_stops_on_sigterm(shop_dsn: str, tmp_path: Path) 
         def status(path: str, auth: tuple[str, str] | None = None) -> int:
             assert running.process.poll() is None, running.log
             try:
-                return httpx.get(f"http://127.0.0.1:{port}/{path}", auth=auth).status_code
+                address = f"http://127.0.0.1:{port}/{path}"
+                return httpx.get(address, auth=auth, timeout=30).status_code
             except httpx.TransportError:
                 return 0
 
@@ -48,7 +49,8 @@ def test_it_asks_for_a_user_and_stops_on_sigterm(shop_dsn: str, tmp_path: Path) 
         assert status("queues", ("eve", "wrong horse")) == 401
         assert status("queues", ("eve", "correct horse")) == 200
         # An open page does not hold it up.
-        live = httpx.stream("GET", f"http://127.0.0.1:{port}/live", auth=("eve", "correct horse"))
+        eve = ("eve", "correct horse")
+        live = httpx.stream("GET", f"http://127.0.0.1:{port}/live", auth=eve, timeout=30)
         with live as stream:
             lines = stream.iter_lines()  # the stream closes with it
             assert "retry" in next(lines)

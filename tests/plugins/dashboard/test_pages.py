@@ -57,6 +57,7 @@ from chancy.plugins.dashboard.snapshot import check_up, snapshot_of
 from chancy.plugins.dashboard.undertaking import Deed, start
 from chancy.plugins.dead_letter import DeadLetters, LetterFilter
 from chancy.plugins.job_logs.lines import SQL, HeldLine, store
+from chancy.retry import Constant
 from tests.plugins.dashboard.browsing import (
     ADMIN,
     OPERATOR,
@@ -597,7 +598,8 @@ async def test_groups_of_dead_letters_are_paged_by_their_latest_failure(shop: Ch
 
 async def test_a_timeline_says_how_long_each_attempt_waited_and_ran(shop: Chancy) -> None:
     async with Worker(shop, queues=["feeds"]), browser(shop, ADMIN) as ada:
-        reference = await shop.push(tire.job(seconds=0.2))
+        job = tire.job(seconds=0.2).with_retry(Constant(3_600))
+        reference = await shop.push(job)
         await eventually(lambda: is_in(reference, State.SCHEDULED))
         await shop.run_now(reference.id)
         done = await reference.wait(30)
@@ -743,7 +745,7 @@ async def test_a_stream_ends_so_that_a_service_can_stop(
     shop: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "_LASTS_S", 0.05)
-    async with browser(shop, OPERATOR) as olaf, asyncio.timeout(10):
+    async with browser(shop, OPERATOR) as olaf, asyncio.timeout(60):
         streamed = await olaf.get("live")
     assert streamed.text.startswith("retry: 1000\n\n")
 
@@ -758,10 +760,12 @@ async def test_viewers_share_one_look(shop: Chancy, monkeypatch: pytest.MonkeyPa
         return await fetch(sql, *params, **more)
 
     monkeypatch.setattr(broker, "fetch", counted)
+    # To render 50 pages may take longer than the second for which an answer is kept.
+    monkeypatch.setattr(Looks.get, "__kwdefaults__", {"keep_s": 600.0})
     async with browser(shop, OPERATOR) as olaf:
         pages = await asyncio.gather(*(olaf.get("queues") for _ in range(50)))
     assert {page.status_code for page in pages} == {200}
-    assert sum("fronts" in sql for sql in asked) <= 2
+    assert sum("dashboard_counts" in sql for sql in asked) == 1
 
 
 async def test_answers_are_dropped_when_they_are_too_old_to_be_shown() -> None:

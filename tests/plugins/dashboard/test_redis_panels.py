@@ -50,6 +50,11 @@ async def test_streams_and_services_have_a_page_once_they_are_declared(
                 return True
 
             await eventually(shown)
-            page = text_of(await ada.get("panels/redis-services"))
-            assert f"mirror {id} RUNNING" in page
+
+            async def runs() -> bool:
+                page = await ada.get("panels/redis-services")
+                assert f"mirror {id} RUNNING" in text_of(page)
+                return True
+
+            await eventually(runs)
             assert "panels/redis-services" in (await ada.get()).text

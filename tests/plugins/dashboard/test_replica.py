@@ -48,7 +48,7 @@ async def test_lists_are_read_from_a_replica_and_jobs_and_actions_from_the_prima
             assert "nap" not in page
             assert "nap" in text_of(await ada.get(f"jobs/{second.id}"))
             assert (await ada.post("jobs/cancel", {"id": str(second.id)})).status_code == 303
-            assert (await second.wait(5)).state is State.CANCELLED
+            assert (await second.wait(30)).state is State.CANCELLED
 
             node.way.refuse()
             node.way.cut()

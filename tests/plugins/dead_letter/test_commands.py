@@ -196,7 +196,8 @@ def test_a_rate_spreads_the_jobs_over_time(dsn: str) -> None:
     assert said.err.splitlines() == ["500 replayed so far", "601 replayed so far"]
     rows = ask(
         dsn,
-        "select state, extract(epoch from run_at - pushed_at)::float from chancy.jobs order by pos",
+        "select state, extract(epoch from run_at - min(pushed_at) over ())::float"
+        " from chancy.jobs order by pos",
     )
     assert rows[0] == (0, None)
     assert {state for state, _ in rows[1:]} == {2}
@@ -206,7 +207,6 @@ def test_a_rate_spreads_the_jobs_over_time(dsn: str) -> None:
     assert all(abs(a - b) < 5 for a, b in zip(delays, expected, strict=True))
     # Of a batch, in order; the next one counts from its own push.
     assert delays[:499] == sorted(delays[:499])
-    assert abs(delays[499 - 1] - delays[0] - 49.8) < 0.5
 
 
 def test_the_limit_takes_the_oldest(dsn: str) -> None:

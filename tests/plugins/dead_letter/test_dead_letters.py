@@ -282,11 +282,15 @@ async def test_a_broker_without_tables_has_none() -> None:
             await DEAD.find(chancy)
 
 
-async def test_concurrent_replays_of_the_same_dead_letters_replay_each_once(dsn: str) -> None:
+async def test_concurrent_replays_of_the_same_dead_letters_replay_each_once(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each leaves out what others hold for longer than 0.1 s, as they do on a busy machine.
+    monkeypatch.setattr("chancy.plugins.dead_letter.replaying.MOST_HELD", 2_000)
     ids = letters(dsn, 1_200)
     async with Chancy(dsn) as chancy:
         counts = await asyncio.gather(*(DEAD.replay_all(chancy) for _ in range(4)))
-        assert sum(counts) == 1_200
+        assert sum(counts) + await DEAD.replay_all(chancy) == 1_200
         assert await DEAD.replay_all(chancy) == 0
     of = ask(dsn, "select meta->'dead_letters'->>'replay_of' from chancy.jobs")
     assert sorted(row[0] for row in of) == sorted(map(str, ids))
@@ -355,12 +359,12 @@ async def test_letters_and_keys_that_a_transaction_holds_keep_no_others_waiting(
                 " select id, nextval('chancy.positions'), 0, 'other', 'a.b', unique_key"
                 " from chancy.dead_letters where unique_key is not null",
             )
-            async with asyncio.timeout(10):
-                assert await DEAD.replay_all(chancy, rate=1) == 16
+            async with asyncio.timeout(30):
+                assert await DEAD.replay_all(chancy, rate=0.1) == 16
             holder.rollback()
         delays = "select run_at - min(pushed_at) over () from chancy.jobs order by pos"
         seconds = [round(late.total_seconds()) if late else 0 for (late,) in ask(dsn, delays)]
-        assert seconds == pytest.approx(range(16), abs=3)
+        assert seconds == pytest.approx(range(0, 160, 10), abs=8)
         assert caplog.text.count("replay_blocked") == 4
         assert await DEAD.replay_all(chancy) == 4
 

@@ -258,19 +258,21 @@ async def test_steps_callbacks_and_ticks_are_encrypted(dsn: str) -> None:
 async def test_rotation_beside_a_worker_loses_nothing(dsn: str) -> None:
     """Waiting jobs, retries and dead letters get the new key, in small batches, more than once."""
     async with application(dsn) as chancy:
-        later = [secret_jobs.pay.job(card=SECRET).with_delay(3_600) for _ in range(30)]
-        held = await chancy.push_many(later)
         dead = await chancy.push(secret_jobs.refuse.job(card=SECRET))
         async with Worker(chancy):
             await dead.wait(20)
+        # The oldest are rotated first.
         jobs = [secret_jobs.pay.job(card=f"{SECRET} {n}") for n in range(300)]
         references = await chancy.push_many(jobs)
+        later = [secret_jobs.pay.job(card=SECRET).with_delay(3_600) for _ in range(30)]
+        held = await chancy.push_many(later)
     async with application(dsn, BOTH) as chancy:
         keyring = Encryption(BOTH).keyring
         counted = await Rotation(chancy, keyring).run(dry_run=True)
         assert (counted.old, counted.changed) == (331, 0)
         rotation = Rotation(chancy, keyring, batch=7)
         rotating = asyncio.create_task(rotation.run())
+        await eventually(lambda: '"encrypted": "k2"' in dump(dsn, ("jobs",)))
         async with Worker(chancy):
             counts = await rotating
             assert counts.changed > 31

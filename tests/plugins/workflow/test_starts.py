@@ -215,7 +215,7 @@ async def test_all_that_a_worker_has_left_is_started(
         starts = Starts()
         starts.add(await many_pieces(chancy, flows_dsn))
         serving = asyncio.create_task(starts.serve(SQL.on(chancy.broker), chancy.clock))
-        await eventually(lambda: ask(flows_dsn, PIECES) == [], timeout=10)
+        await eventually(lambda: ask(flows_dsn, PIECES) == [])
         serving.cancel()
         await asyncio.wait([serving])
     assert ask(flows_dsn, "select count(*) from chancy.jobs") == [(61,)]
@@ -228,7 +228,7 @@ async def test_a_sweep_that_finds_many_continues_at_once(
     async with Chancy(flows_dsn, plugins=[Workflows()]) as chancy:
         assert await many_pieces(chancy, flows_dsn) == 29
     async with working(flows_dsn, Workflows(sweep_s=3600)):
-        await eventually(lambda: ask(flows_dsn, PIECES) == [], timeout=10)
+        await eventually(lambda: ask(flows_dsn, PIECES) == [])
 
 
 REFUSE = """

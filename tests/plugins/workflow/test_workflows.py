@@ -245,7 +245,7 @@ async def test_two_workers_and_queues_without_history(flows_dsn: str) -> None:
     plain = Queue(name="async", executor="async", keep_finished=False)
     flow = chord("c", [steps.double.job(n) for n in range(200)], steps.total.job(Each()))
     async with working(flows_dsn, flows, queue=plain) as chancy, working(flows_dsn, others):
-        assert await (await chancy.push(flow)).result(10) == 2 * sum(range(200))
+        assert await (await chancy.push(flow)).result(30) == 2 * sum(range(200))
 
 
 async def test_an_application_without_postgres_is_refused() -> None:
