@@ -38,13 +38,11 @@ async def hold(book: str, number: int) -> int:
 
 
 @job(queue="load")
-async def outlast(book: str, number: int, first_s: float, until: str) -> int:
-    """Sleeps in its first run; later runs wait until the file ``until`` exists."""
+async def outlast(book: str, number: int, first_until: str, until: str) -> int:
+    """Its first run waits until a file exists, and later runs until another one does."""
     with books.run(book, number):
-        if books.begun(book, number) == 1:
-            await asyncio.sleep(first_s)
-        else:
-            await eventually(Path(until).exists, timeout=100.0)
+        first = books.begun(book, number) == 1
+        await eventually(Path(first_until if first else until).exists, timeout=100.0)
     return number
 
 

@@ -100,7 +100,7 @@ async def test_impossible_values_in_a_batch_of_claims(
 async def test_impossible_values_in_a_batch_of_settlements(
     chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker, tmp_path: Path
 ) -> None:
-    worker = start_worker(dsn)
+    worker = start_worker(dsn, heartbeat_timeout_s=30.0)
     worker.wait_until_ready()
     gate = tmp_path / "gate"
     ids = await push(chancy, book, until=str(gate))

@@ -206,7 +206,7 @@ async def test_hostile_names_in_rows_are_inert(
         "insert into chancy.queues (name, executor, concurrency, tags, poll_interval_s)"
         " values ('odd', 'os.system', -5, '{(,NULL,\x1b[31m}', 'NaN')",
     )
-    worker = start_worker(dsn)
+    worker = start_worker(dsn, heartbeat_timeout_s=30.0)
     worker.wait_until_ready()
     await chancy.push(jobs.work.job(book=str(book), number=1))
     await eventually(lambda: tables.states(dsn)[State.SUCCEEDED] == 1)

@@ -192,7 +192,8 @@ async def test_an_idle_worker_asks_little(dsn: str) -> None:
         began, before = time.monotonic(), switchboard.calls.copy()
         await eventually(lambda: switchboard.calls["orphans"] >= before["orphans"] + 4)
         passed_s, made = time.monotonic() - began, switchboard.calls - before
-    assert passed_s > 4 * 0.25 * 0.8
+    # The first of the four may have been seen late.
+    assert passed_s > 3 * 0.25 * 0.8
     # A poll, a sweep with four looks at the beats, a look at what is due, and ten at what is held a
     # second, each at its pace.
     assert made.total() < 5 + 40 * passed_s, made

@@ -108,18 +108,30 @@ def start(dsn: str, tmp_path: Path) -> Iterator[Start]:
     )
 
 
-def pair(start: Start, lease_s: float, mode: str = "polite") -> tuple[Leader, Leader]:
-    """One that leads, and one that is ready to follow."""
-    first = start(lease_s, mode)
-    first.wait_for("term 1")
-    second = start(lease_s)
-    second.wait_for("ready")
-    return first, second
+def pair(start: Start, lease_s: float, mode: str = "polite") -> tuple[Leader, Leader, int]:
+    """One that leads, one that is ready to follow, and the term.
+
+    On a busy machine the first one may have lost its lease by then: others take their places.
+    """
+    while True:
+        first = start(lease_s, mode)
+        first.wait_for("term")
+        second = start(lease_s)
+        second.wait_for("ready")
+        if len(first.terms) == 1 and not second.terms:
+            return first, second, first.terms[0]
+        first.close()
+        second.close()
 
 
 def took_over_s(second: Leader, since: float, term: int = 2, timeout_s: float = 20.0) -> float:
-    second.wait_for(f"term {term}", timeout_s)
+    second.wait_for(f"term {term}$", timeout_s)
     return time.monotonic() - since
+
+
+def acts(dsn: str, after: int) -> int:
+    """The number of writes in the terms after one."""
+    return int(ask(dsn, "select count(*) from acts where term > %s", [after])[0][0])
 
 
 def check_one_term_after_the_other(dsn: str) -> None:
@@ -132,13 +144,13 @@ def check_one_term_after_the_other(dsn: str) -> None:
 
 def test_a_killed_leader_is_followed_within_its_lease(dsn: str, start: Start) -> None:
     lease_s = 1.0
-    first, second = pair(start, lease_s)
+    first, second, term = pair(start, lease_s)
     killed = time.monotonic()
     first.signal(signal.SIGKILL)
-    took_s = took_over_s(second, killed)
+    took_s = took_over_s(second, killed, term + 1)
     # The lease, and the look after it has ended.
     assert took_s < lease_s + lease_s / 30 + SLACK_S
-    eventually_sync(lambda: ask(dsn, "select 1 from acts where term = 2"))
+    eventually_sync(lambda: acts(dsn, term))
     check_one_term_after_the_other(dsn)
 
 
@@ -147,21 +159,22 @@ def test_a_frozen_leader_that_wakes_up_does_nothing_in_its_old_term(
     dsn: str, start: Start, mode: str
 ) -> None:
     lease_s = 1.0
-    first, second = pair(start, lease_s, mode)
+    first, second, term = pair(start, lease_s, mode)
     first.signal(signal.SIGSTOP)
-    took_s = took_over_s(second, time.monotonic())
+    took_s = took_over_s(second, time.monotonic(), term + 1)
     assert took_s < lease_s + lease_s / 30 + SLACK_S
     frozen_until = time.monotonic() + 2 * lease_s - took_s
     eventually_sync(lambda: time.monotonic() > frozen_until)
     first.signal(signal.SIGCONT)
     if mode == "stubborn":
-        first.wait_for("refused 1")
-    count = ask(dsn, "select count(*) from acts where term = 2")[0][0]
-    eventually_sync(
-        lambda: ask(dsn, "select count(*) from acts where term = 2")[0][0] > count + 100
-    )
+        first.wait_for(f"refused {term}")
+    count = acts(dsn, term)
+    eventually_sync(lambda: acts(dsn, term) > count + 100)
     assert first.process.poll() is None
-    assert (first.terms, second.terms) == ([1], [2])
+    # On a busy machine the second one may lose its lease, and take it again.
+    assert first.terms[0] == term < second.terms[0]
+    if mode == "stubborn":
+        assert first.terms == [term]
     check_one_term_after_the_other(dsn)
 
 
@@ -169,18 +182,18 @@ def test_a_leader_that_is_frozen_inside_its_transaction_cannot_commit(
     dsn: str, start: Start
 ) -> None:
     lease_s = 1.0
-    first, second = pair(start, lease_s, "transaction")
+    first, second, term = pair(start, lease_s, "transaction")
     first.tell()
     first.wait_for("inside 1")
     first.signal(signal.SIGSTOP)
-    took_s = took_over_s(second, time.monotonic())
+    took_s = took_over_s(second, time.monotonic(), term + 1)
     assert took_s < lease_s + SLACK_S
     first.signal(signal.SIGCONT)
     first.tell()
-    first.wait_for("refused 1")
+    first.wait_for(f"refused {term} ")
     assert "committed" not in first.said
-    eventually_sync(lambda: ask(dsn, "select 1 from acts where term = 2"))
-    assert ask(dsn, "select 1 from acts where term = 1") == []
+    eventually_sync(lambda: acts(dsn, term))
+    assert ask(dsn, "select 1 from acts where term = %s", [term]) == []
 
 
 @pytest.mark.chaos

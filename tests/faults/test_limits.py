@@ -83,19 +83,21 @@ async def test_a_sequence_waits_for_its_rescued_job_not_for_that_of_a_frozen_wor
     async with Chancy(dsn, queues=[queue], plugins=[GlobalLimits()]) as chancy:
         zombie = start_worker(dsn, rules=encode_rules(rules))
         zombie.wait_until_ready()
-        first = jobs.outlast.job(book=str(book), number=1, first_s=0.5, until=str(tmp_path / "go"))
+        frozen, go = tmp_path / "frozen", tmp_path / "go"
+        first = jobs.outlast.job(str(book), 1, first_until=str(frozen), until=str(go))
         await chancy.push(first)
         second = await chancy.push(jobs.work.job(book=str(book), number=2))
         await eventually(lambda: book.count("begin")[1] == 1)
         zombie.signal(signal.SIGSTOP)
         await eventually(lambda: zombie.stopped)
+        frozen.touch()
         start_worker(dsn, rules=encode_rules(rules)).wait_until_ready()
         await eventually(lambda: book.count("begin")[1] == 2)
         zombie.signal(signal.SIGCONT)
         assert zombie.stop().stale == 1, "the result of the frozen worker is refused"
         assert await second.status() is State.HELD
         assert book.count("begin")[2] == 0
-        (tmp_path / "go").touch()
+        go.touch()
         assert (await second.wait(30)).state is State.SUCCEEDED
 
 
@@ -107,7 +109,8 @@ async def test_rules_hold_while_workers_are_killed(
 ) -> None:
     rules, draw = drawn(seed), random.Random(seed)
     queue = Queue("load", executor="async", concurrency=10, rules=rules)
-    settings = {"concurrency": 10, "rules": encode_rules(rules)}
+    # One that a busy machine holds up is not taken for dead: its jobs would run twice.
+    settings = {"concurrency": 10, "rules": encode_rules(rules), "heartbeat_timeout_s": 30.0}
     async with Chancy(dsn, queues=[queue], plugins=[GlobalLimits()]) as chancy:
         await chancy.push_many(
             jobs.limited.job(
@@ -123,8 +126,10 @@ async def test_rules_hold_while_workers_are_killed(
     for part in (0.25, 0.5):
         await eventually(functools.partial(has_finished, dsn, int(JOBS * part)), timeout=60.0)
         victim = workers.pop(draw.randrange(len(workers)))
-        victim.wait_until_ready()
+        worker_id = victim.wait_until_ready()
         victim.kill()
+        # As its supervisor does.
+        ask(dsn, "delete from chancy.workers where id = %s", [worker_id])
         workers.append(start_worker(dsn, **settings))
     await eventually(lambda: tables.live(dsn) == 0, timeout=60.0)
     assert tables.states(dsn) == {State.SUCCEEDED: JOBS}

@@ -93,7 +93,7 @@ async def test_positions_that_are_used_up_refuse_the_push_and_nothing_else(
         last = await chancy.push(jobs.work.job(book=str(book), number=1))
         with pytest.raises(StatementFailed, match="2200H"):
             await chancy.push(jobs.work.job(book=str(book), number=2))
-        worker = start_worker(dsn)
-        assert (await last.wait(timeout_s=10.0)).state is State.SUCCEEDED
+        worker = start_worker(dsn, heartbeat_timeout_s=30.0)
+        assert (await last.wait(timeout_s=60.0)).state is State.SUCCEEDED
     worker.stop()
     assert tables.states(dsn) == {State.SUCCEEDED: 1}

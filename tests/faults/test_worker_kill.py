@@ -45,7 +45,10 @@ async def test_killed_workers_lose_no_job(
     chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker
 ) -> None:
     count = 4_000
-    workers = first, second, third = [start_worker(dsn, executor="process") for _ in range(3)]
+    # Longer than a busy machine holds up the heartbeats of one that lives.
+    workers = first, second, third = [
+        start_worker(dsn, executor="process", heartbeat_timeout_s=5.0) for _ in range(3)
+    ]
     for worker in workers:
         await asyncio.to_thread(worker.wait_until_ready)
     await chancy.push_many(jobs.toil.job(book=str(book), number=number) for number in range(count))

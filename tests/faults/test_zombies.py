@@ -37,14 +37,16 @@ async def test_a_frozen_worker_settles_nothing_of_what_others_run(
     ledger.open_ledger(dsn)
     zombie = start_worker(dsn, concurrency=HELD, heartbeat_timeout_s=TIMEOUT_S)
     zombie_id, until = await asyncio.to_thread(zombie.wait_until_ready), tmp_path / "spoken"
+    frozen = tmp_path / "frozen"
     await chancy.push_many(
-        jobs.outlast.job(str(book), number, 1.0, str(until)) for number in range(HELD)
+        jobs.outlast.job(str(book), number, str(frozen), str(until)) for number in range(HELD)
     )
     await eventually(lambda: len(book.count("begin")) == HELD)
     with Sampler(dsn) as sampler:
         zombie.signal(signal.SIGSTOP)
         frozen_at = time.monotonic()
         await eventually(lambda: zombie.stopped)
+        frozen.touch()
         # The server may still carry out what it was sent last.
         await eventually(lambda: tables.busy_sessions(dsn, zombie.name) == 0)
         assert tables.running(dsn, zombie_id) == HELD
