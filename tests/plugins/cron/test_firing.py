@@ -284,9 +284,7 @@ async def test_a_tick_is_skipped_while_the_job_before_is_unfinished(dsn: str) ->
 
 
 async def test_jitter_puts_jobs_off_and_all_agree_by_how_much(dsn: str) -> None:
-    async with clockwork(
-        dsn, entry(jitter_s=86_400.0, misfire=Misfire.ALL)
-    ) as clock:
+    async with clockwork(dsn, entry(jitter_s=86_400.0, misfire=Misfire.ALL)) as clock:
         ago(dsn, "one", "10 hours")
         await clock.fire()
     rows = ask(dsn, "select tick, run_at from chancy.cron_ticks order by tick")

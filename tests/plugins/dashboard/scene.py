@@ -52,9 +52,7 @@ def application(dsn: str, *more: Plugin) -> Chancy:
     """An application with all plugins that have pages, and others."""
     # Not while a test runs, whose jobs are counted.
     far = f"0 {(datetime.now(UTC).hour + 12) % 24} * * *"
-    nightly = Entry(
-        "reports/nightly", far, render.job(report="nightly"), zone="Europe/Paris"
-    )
+    nightly = Entry("reports/nightly", far, render.job(report="nightly"), zone="Europe/Paris")
     return Chancy(
         dsn,
         queues=QUEUES,

@@ -174,10 +174,10 @@ async def test_a_worker_that_is_declared_dead_no_longer_leads(dsn: str) -> None:
             "update chancy.leadership_leases set expires_at = clock_timestamp() where holder = %s"
         )
 
-        def leads_again() -> int | None:
+        def leads_again() -> int:
             # Again and again: a renewal of the old one may be under way.
             ask(dsn, expire, [first])
-            return worker.leader.term
+            return worker.leader.term or 0
 
         assert await eventually(leads_again) > 1
 
@@ -301,14 +301,16 @@ async def test_a_renewal_that_waited_until_the_end_does_not_restart(
     dsn: str, store: PostgresBroker
 ) -> None:
     """Its holder was frozen, with the renewal and a fenced transaction under way."""
-    term = 8
-    while term == 8:  # on a slow machine, the lease may end before the renewal begins
+    renewals: list[tuple[uuid.UUID, tuple[bool, int, float]]] = []
+    # On a slow machine, the lease may end before the renewal begins: the next term.
+    while not renewals or (renewals[-1][1][1] == 8 and len(renewals) < 5):
         ended = pytest.raises(psycopg.Error, match="idle-in-transaction")
         with ended, psycopg.connect(dsn) as old:
             holder, _ = lead(dsn, old, LEADS)
-            leads, term, left_s = await elect(store, holder)
-    assert (leads, term) == (False, 7)
-    assert left_s <= 0
+            renewals.append((holder, await elect(store, holder)))
+    holder, renewal = renewals[-1]
+    assert renewal[:2] == (False, 7)
+    assert renewal[2] <= 0
     assert ask(dsn, "select holder, term from chancy.leadership_leases") == [(holder, 7)]
     assert (await elect(store, holder))[:2] == (True, 8)
 

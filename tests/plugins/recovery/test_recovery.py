@@ -249,8 +249,9 @@ async def test_setting_a_clock_declares_no_worker_dead(
 ) -> None:
     """The clock of the database is put forward by an hour: every beat looks an hour old."""
     election.made.lead()
-    beats = {"heartbeat_s": 0.6, "heartbeat_timeout_s": 30.0}
-    async with Worker(chancy, queues=["async"], **beats) as worker:
+    async with Worker(
+        chancy, queues=["async"], heartbeat_s=0.6, heartbeat_timeout_s=30.0
+    ) as worker:
         first, swept = worker.worker_id, len(recovery.sweeps)
         with psycopg.connect(dsn, autocommit=True) as connection:
 
