@@ -168,6 +168,9 @@ class GroupSweep(ABC, Generic[R, E]):
             if len(self._outcomes):
                 await self._contained("check", self.check_recorded())
             now, leading = clock.monotonic(), runtime.leader.leading
+            if leading:  # a new leader does not keep the long pauses of other workers
+                turn_at = min(turn_at, now + every_s)
+                purge_at = min(purge_at, now + _PURGE_S)
             if leading or now >= turn_at:
                 await self._contained("timers", self.ring())
             if now >= turn_at:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from chancy.clock import SystemClock
 from chancy.plugins.workflow import Workflow, Workflows, WorkflowState
 from chancy.plugins.workflow.sweep import WorkflowSweep
 from chancy.plugins.workflow.timers import SignalTimeouts
+from chancy.testing.clock import ManualClock
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import sweep_of
 from tests.support.sql import ask
@@ -69,6 +71,40 @@ async def test_every_worker_purges_until_nothing_is_left(
         finally:
             serving.cancel()
             await asyncio.wait([serving])
+
+
+async def test_a_new_leader_keeps_no_pause_of_another_worker(
+    flows_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most leaders are elected after their first sweep, and outcomes would wait for a minute."""
+    clock, done = ManualClock(), list[str]()
+
+    def noted(part: str) -> Callable[[WorkflowSweep], Awaitable[int]]:
+        async def note(_: WorkflowSweep) -> int:
+            done.append(part)
+            return 0
+
+        return note
+
+    async def after(seconds: float) -> list[str]:
+        await eventually(lambda: clock.sleepers)
+        done.clear()
+        clock.advance(seconds)
+        await eventually(lambda: clock.sleepers)
+        return done
+
+    for part in ("ring", "turn", "purge"):
+        monkeypatch.setattr(WorkflowSweep, part, noted(part))
+    async with Chancy(flows_dsn, plugins=[FLOWS]) as chancy:
+        runtime: Any = SimpleNamespace(clock=clock, leader=SimpleNamespace(leading=False))
+        serving = asyncio.create_task(sweep_of(chancy, clock=clock).serve(runtime, 5.0))
+        assert await after(30) == []
+        runtime.leader.leading = True
+        assert await after(1) == ["ring"]
+        assert await after(5) == ["ring", "turn"]
+        assert await after(295) == ["ring", "turn", "purge"]
+        serving.cancel()
+        await asyncio.wait([serving])
 
 
 async def test_a_turn_ends_so_many_workflows(
