@@ -64,8 +64,8 @@ def at_rest(worker: Worker) -> bool:
 
 async def check_half_open(proxy: Proxy, dsn: str, book: Book, *, noticed_within_s: float) -> None:
     """The listening session falls silent without an end, and is replaced."""
-    app = application(dsn, proxy.dsn(dsn), poll_interval_s=0.2)
-    relaxed_s = 10 * 0.2
+    app = application(dsn, proxy.dsn(dsn), poll_interval_s=0.4)
+    relaxed_s = 10 * 0.4
     async with app, Worker(app, queues=["load"]) as worker:
         await eventually(lambda: worker.listening)
         await eventually(lambda: at_rest(worker))
@@ -76,7 +76,7 @@ async def check_half_open(proxy: Proxy, dsn: str, book: Book, *, noticed_within_
         # The notice of this one is lost, and a poll finds it.
         await starts_within(app, worker, book, relaxed_s * 1.2)
         await noticing
-        await starts_within(app, worker, book, 0.2 * 1.2)
+        await starts_within(app, worker, book, 0.4 * 1.2)
         proxy.heal()
         # A try that began in the silence has its connect timeout.
         await eventually(lambda: worker.listening)

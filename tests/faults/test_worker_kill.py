@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from uuid import UUID
 
 import psutil
 
@@ -12,6 +13,7 @@ from tests.faults import jobs, oracles, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.faults.worker_process import WorkerProcess
+from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 
@@ -28,8 +30,8 @@ class Toll:
     children: list[psutil.Process] = field(default_factory=list[psutil.Process])
 
 
-async def kill(dsn: str, worker: WorkerProcess, book: Book, toll: Toll) -> None:
-    """Kill a worker and write down what it held."""
+async def kill(dsn: str, worker: WorkerProcess, book: Book, toll: Toll) -> UUID:
+    """Kill a worker and write down what it held; returns its id."""
     worker_id = worker.wait_until_ready()
     toll.children += worker.family()
     worker.kill()
@@ -39,6 +41,7 @@ async def kill(dsn: str, worker: WorkerProcess, book: Book, toll: Toll) -> None:
     toll.again += tables.running_again(dsn, worker_id)
     toll.settled = tables.settled_numbers(dsn)
     toll.offset = book.size
+    return worker_id
 
 
 async def test_killed_workers_lose_no_job(
@@ -56,9 +59,10 @@ async def test_killed_workers_lose_no_job(
     await eventually(lambda: tables.finished(dsn) > count * 0.2, timeout=60.0)
     await kill(dsn, first, book, toll)
     await eventually(lambda: tables.finished(dsn) > count * 0.4, timeout=60.0)
-    await kill(dsn, second, book, toll)
+    dead = await kill(dsn, second, book, toll)
     assert toll.held > 0, "nothing was running when the workers were killed"
     assert len(toll.settled) < count, "everything was done when the workers were killed"
+    ask(dsn, "delete from chancy.workers where id = %s", [dead])  # as its supervisor does
     await eventually(lambda: tables.live(dsn) == 0, timeout=60.0)
     report = third.stop()
     oracles.check_all_succeeded(dsn, count)

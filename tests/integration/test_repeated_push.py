@@ -86,7 +86,10 @@ async def test_ids_of_finished_jobs_are_remembered_where_a_queue_does_not_keep_t
         assert slots(session) == set()
 
 
-async def test_a_worker_that_settles_removes_the_oldest_ids(dsn: str, bench: Bench) -> None:
+async def test_a_worker_that_settles_removes_the_oldest_ids(
+    dsn: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.postgres.settle.settlements._FORGET_EVERY_S", 0.0)
     with psycopg.connect(dsn, autocommit=True) as session:
         before, after = 0, 1
         while before != after:  # once more if a minute ends meanwhile

@@ -9,6 +9,7 @@ import pytest
 
 from chancy import Chancy, Plugin, Queue, Settlement, State, Worker, job
 from chancy.attempt.outcome import Raised, Returned
+from chancy.worker import settler
 from tests.support.sql import ask
 from tests.support.waiting import eventually
 
@@ -73,8 +74,9 @@ async def test_stored_and_stale_settlements_come_with_claim_and_outcome(dsn: str
 async def test_outcomes_of_a_backlog_are_stored_together(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # On a busy machine each of the naps takes longer than the usual 25 ms.
-    monkeypatch.setattr("chancy.worker.settler._GATHER_S", 1.0)
+    assert settler._GATHER_S == 0.025, "as long as a few naps, and no longer than documented"
+    # On a busy machine each of the naps takes longer.
+    monkeypatch.setattr(settler, "_GATHER_S", 1.0)
     counter = Counter()
     queue = Queue("counted", executor="async", concurrency=1)
     async with Chancy(dsn, queues=[queue], plugins=[counter]) as chancy:

@@ -15,8 +15,10 @@ from chancy.worker.crowd import Crowd
 from tests.support import jobs
 from tests.support.waiting import eventually
 
+#: Claims have locks of their own.
 _GUARDS = (
     "pg_locks where locktype = 'advisory' and granted"
+    " and classid = (hashtext(chancy.channel())::bigint & 4294967295)::oid"
     " and database = (select oid from pg_database where datname = current_database())"
 )
 

@@ -15,6 +15,8 @@ import pytest
 
 #: A busy machine takes seconds to end a process.
 _GRACE_SECONDS = 10.0
+#: Tasks that were cancelled need turns of the loop, and little time.
+_TASK_GRACE_SECONDS = 2.0
 _LISTED = Path(f"/proc/self/task/{os.getpid()}/children").exists()
 # Processes that serve the whole interpreter once it has used multiprocessing.
 _LASTING = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
@@ -60,7 +62,7 @@ async def tasks_left_behind() -> AsyncIterator[None]:
     """For async tests: fails the test if a task is still running after its other fixtures."""
     before = asyncio.all_tasks()
     yield
-    deadline = time.monotonic() + _GRACE_SECONDS
+    deadline = time.monotonic() + _TASK_GRACE_SECONDS
     current = asyncio.current_task()
     while left := {t for t in asyncio.all_tasks() - before if t is not current and not t.done()}:
         if time.monotonic() > deadline:

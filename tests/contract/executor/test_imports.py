@@ -109,12 +109,14 @@ async def test_an_import_in_the_worker_has_a_limit_and_does_not_block_the_loop(
     until = tmp_path / "until"
     write(tmp_path, module, f"while not os.path.exists({str(until)!r}): time.sleep(0.002)")
     async with running(name, OPTIONS[name]) as it:
-        outcome = await run(it, module)
+        try:
+            outcome = await run(it, module)
+        finally:
+            until.touch()
         assert isinstance(outcome, Raised), outcome
         assert outcome.failure.is_a("chancy.errors.ImportTimeout")
         assert f"the module {module} took longer than 0.2 s to import" in outcome.failure.message
         monkeypatch.setattr("chancy.executors.imports.IMPORT_S", DEADLINE_S)
-        until.touch()
         assert isinstance(await run(it, module), Returned), "the import went on"
 
 

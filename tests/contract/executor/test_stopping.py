@@ -210,8 +210,8 @@ async def test_a_time_limit_stops_the_attempt_and_none_within_it(
         assert outcome.result in ('"waited"', '"was not asked"')
         for path in (place.started, place.until, place.stopped):
             path.unlink(missing_ok=True)
-        # A child must have begun the function that is killed.
-        limit_s = 1.0 if function == "wait_for_file" else 0.2
+        # A child must have begun the function.
+        limit_s = 1.0 if name == "process" else 0.2
         claim = limited(place.waiting(function), Limit.time(limit_s))
         outcome = await end_of(asyncio.create_task(it.run(claim)))
         assert isinstance(outcome, TimedOut), outcome

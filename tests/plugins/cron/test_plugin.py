@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -55,7 +56,14 @@ async def test_a_worker_stores_its_entries_and_runs_their_jobs(dsn: str) -> None
 
 async def test_changes_at_run_time_apply_within_seconds(dsn: str) -> None:
     """A worker that does not lead looks every half minute."""
-    cron = Cron()
+    cron, took_s = Cron(), list[float]()
+
+    async def soon(found: Callable[[], Coroutine[Any, Any, object]]) -> Any:
+        began = time.monotonic()
+        result = await eventually(found, timeout=20)
+        took_s.append(time.monotonic() - began)
+        return result
+
     async with Chancy(dsn, plugins=[cron]) as chancy, Worker(chancy, queues=[]):
 
         def fired(name: str) -> Callable[[], Coroutine[Any, Any, object]]:
@@ -65,10 +73,10 @@ async def test_changes_at_run_time_apply_within_seconds(dsn: str) -> None:
             return ask
 
         assert await cron.add(chancy, entry("new", EVERY_SECOND))
-        await eventually(fired("new"), timeout=20)
+        await soon(fired("new"))
         assert not await cron.add(chancy, entry("new", "0 0 1 1 *"))
         assert await cron.add(chancy, entry("new", "0 0 1 1 *"), upsert=True)
-        stored = await eventually(lambda: looked_at(cron, chancy, "new"), timeout=20)
+        stored = await soon(lambda: looked_at(cron, chancy, "new"))
         assert stored.schedule == "0 0 1 1 *"
         assert await cron.add(chancy, entry("new", EVERY_SECOND), upsert=True)
         assert await cron.pause(chancy, "new")
@@ -80,7 +88,8 @@ async def test_changes_at_run_time_apply_within_seconds(dsn: str) -> None:
         async def more() -> bool:
             return len(await cron.history(chancy, "new")) > before
 
-        await eventually(more, timeout=20)
+        await soon(more)
+        assert sorted(took_s)[1] < 4  # a busy machine delays one, and not most of them
         assert await cron.remove(chancy, "new")
         assert await cron.get_all(chancy) == []
 

@@ -205,8 +205,9 @@ def test_a_rate_spreads_the_jobs_over_time(dsn: str) -> None:
     expected = [n / 10 for n in range(1, 601)]
     # Later batches count from the first one.
     assert all(abs(a - b) < 5 for a, b in zip(delays, expected, strict=True))
-    # Of a batch, in order; the next one counts from its own push.
+    # Of a batch, in order; the next one counts from its own push. A slow machine only stretches it.
     assert delays[:499] == sorted(delays[:499])
+    assert delays[498] - delays[0] > 49.79
 
 
 def test_the_limit_takes_the_oldest(dsn: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from importlib import resources
 from typing import Any, cast
 
@@ -50,12 +50,17 @@ def hold(dsn: str, *, left: str, since: str = "0 s") -> uuid.UUID:
     return holder
 
 
-def lead(dsn: str, session: psycopg.Connection[Any], statement: str) -> tuple[uuid.UUID, float]:
+def lead(
+    dsn: str,
+    session: psycopg.Connection[Any],
+    statement: str,
+    lengths_s: Sequence[float] = (0.4, 2.0, 10.0),
+) -> tuple[uuid.UUID, float]:
     """Run a statement of the leader under a lease that ends soon; returns its holder and length.
 
     On a slow machine it may have ended before the statement: then under a longer one.
     """
-    for lease_s in (0.4, 2.0, 10.0):
+    for lease_s in lengths_s:
         holder = hold(dsn, left=f"{lease_s} s")
         if session.execute(statement.encode(), (holder,)).fetchone() is not None:
             return holder, lease_s
@@ -279,7 +284,7 @@ async def test_the_next_leader_waits_for_the_transaction_of_the_last(
     mine = uuid.uuid4()
     with psycopg.connect(dsn) as old:
         old.execute("set idle_in_transaction_session_timeout = '20s'")
-        _, lease_s = lead(dsn, old, LEADS)
+        _, lease_s = lead(dsn, old, LEADS, (2.0, 10.0))
         # So long may it stand idle: no longer than its lease, and no longer than was said before.
         [idle] = old.execute("show idle_in_transaction_session_timeout").fetchall()
         idle_s = int(idle[0].removesuffix("ms")) / 1_000 if "ms" in idle[0] else int(idle[0][:-1])

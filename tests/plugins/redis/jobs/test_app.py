@@ -15,6 +15,7 @@ from chancy.plugins.redis.maintenance.upkeep import Upkeep
 from chancy.routing.router import RoutedSqlBroker
 from chancy.testing.conformance.bench import Bench, prepared, record, settlement
 from chancy.testing.conformance.claiming import set_aside
+from chancy.worker.surveyor import Surveyor
 from chancy.worker.worker import Worker
 from tests.integration.test_unknown_functions import OTHER, without
 from tests.plugins.redis.relay.moving import plane
@@ -89,10 +90,10 @@ async def test_a_worker_continues_after_all_was_flushed(
 
 async def test_a_pause_is_heeded_at_once(chancy: Chancy, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker hears of it from Postgres, which has the row of the queue."""
-    monkeypatch.setattr("chancy.worker.worker._QUEUES_EVERY_S", 600.0)
+    # No survey finds it.
+    monkeypatch.setattr(Surveyor, "_pause_s", lambda *_: 3_600.0)
     async with Worker(chancy) as worker:
         assert await (await chancy.push(note(1))).result(30) == 1
-        # Until then it looks each second.
         await eventually(lambda: worker.listening)
         assert await chancy.pause_queue("fast")
 

@@ -130,8 +130,9 @@ async def test_one_process_without_a_worker_leads(place: dict[str, Any]) -> None
         assert gates[first].term == 1 == await gates[first].wait()
         tasks[first].cancel()
         await asyncio.wait([tasks[first]])
-        until = await links[first].command("HGET", "{t:st}:lead", "until")
-        assert until == b"0" or leaders(), "it was given up, and not only left to end"
+        until, member = await links[first].command("HMGET", "{t:st}:lead", "until", "member")
+        over = until == b"0" or member != gates[first]._member.encode()
+        assert over, "it was given up, and not only left to end"
         await eventually(lambda: len(leaders()) == 1)
         (second,) = leaders()
         assert (second != first, gates[second].term) == (True, 2)

@@ -298,12 +298,15 @@ async def test_only_blocking_commands_have_connections_of_their_own(
     assert await count() == 1
     wait = ("WAIT", 1, 60_000)
     waiting = [asyncio.create_task(connections.exchange([wait], 60.0)) for _ in range(8)]
-    await eventually(lambda: gives(count(), 9))
-    [listed] = await connections.exchange([("CLIENT", "LIST")])
-    blocked = [
-        one.split()[0].partition(b"=")[2] for one in listed.splitlines() if b"cmd=wait" in one
-    ]
-    await connections.exchange([("CLIENT", "UNBLOCK", id) for id in blocked])
+
+    async def blocked() -> list[bytes]:
+        [listed] = await connections.exchange([("CLIENT", "LIST")])
+        waits = [one for one in listed.splitlines() if b"cmd=wait" in one]
+        return [one.split()[0].partition(b"=")[2] for one in waits] if len(waits) == 8 else []
+
+    ids = await eventually(blocked)
+    assert await count() == 9
+    await connections.exchange([("CLIENT", "UNBLOCK", id) for id in ids])
     await asyncio.gather(*waiting)
     await connections.exchange([("WAIT", 1, 10)])
     await eventually(lambda: gives(count(), 2))
