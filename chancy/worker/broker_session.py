@@ -20,7 +20,7 @@ from chancy.queue.queue import DEFAULT_BROKER, Queue
 from chancy.routing.members import BrokerSet
 from chancy.worker.crowd import Crowd, Suppressor
 from chancy.worker.meta_writer import MetaWriter
-from chancy.worker.promoter import Promoter
+from chancy.worker.promoter import SOON_S, Promoter
 from chancy.worker.reconciler import ClaimReconciler
 from chancy.worker.registration import Registration
 from chancy.worker.services import ServiceLoops
@@ -286,6 +286,9 @@ class BrokerSession:
         except RowsLocked as error:
             stale, blocked = error.stale, error.ids
             settlements = [item for item in settlements if item.id not in blocked]
+        for delay_s in [item.delay_s for item in settlements if item.delay_s is not None]:
+            if delay_s < SOON_S:
+                self._promoter.expect(delay_s)
         stale = await self.meta.without_completed(settlements, stale)
         if self._after is not None:
             if stale:

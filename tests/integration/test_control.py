@@ -12,6 +12,7 @@ import pytest
 from chancy import Chancy, Job, Queue, QueuedJob, State, Worker
 from chancy.plugins.retry import Retries
 from chancy.retry import Constant
+from chancy.worker import promoter
 from tests.integration import control_jobs as answering
 
 #: How the answers of each executor reach the worker is in its contract: what follows is the same.
@@ -57,3 +58,11 @@ async def test_a_job_is_retried_at_the_time_it_requested(chancy: Chancy, tmp_pat
     assert [error["message"] for error in done.errors] == ["busy 1", "busy 2", "busy 3"]
     assert done.finished_at is not None
     assert timedelta(seconds=0.1) <= done.finished_at - done.pushed_at < timedelta(seconds=20)
+
+
+async def test_a_short_delay_does_not_wait_for_the_next_promotion(
+    chancy: Chancy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(promoter, "_LONGEST_S", 3600)
+    done = await end_of(chancy, answering.try_again_async.job(path=str(tmp_path / "runs")))
+    assert (done.state, done.attempt) == (State.FAILED, 3)

@@ -56,3 +56,25 @@ async def test_worker_promotes_rarely_while_another_one_does_it(
     await eventually(lambda: len(broker.calls) > 1)
     serving.cancel()
     await asyncio.wait([serving])
+
+
+async def test_worker_promotes_what_it_has_settled_with_a_short_delay() -> None:
+    """Also while another one promotes, and few times for many jobs."""
+    broker, clock = Scripted(Promotion(0, None, ahead=20)), ManualClock()
+    promoter = Promoter(broker, clock, lambda: WORKER)
+    serving = asyncio.create_task(promoter.serve())
+    await eventually(lambda: clock.sleepers)
+    clock.advance(0.03)
+    for hundredths in range(7):
+        promoter.expect(hundredths / 100)
+    promoter.expect(0.55)
+    for _ in range(20):  # until it waits for less
+        await asyncio.sleep(0)
+    calls = []
+    for _ in range(14):
+        clock.advance(0.05)
+        await eventually(lambda: clock.sleepers)
+        calls.append(len(broker.calls))
+    assert calls == [1] + 10 * [2] + 3 * [3]
+    serving.cancel()
+    await asyncio.wait([serving])
