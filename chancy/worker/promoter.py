@@ -36,20 +36,23 @@ class Promoter:
         self._broker = broker
         self._clock = clock
         self._worker_id = worker_id
-        #: When jobs are due that were settled here, in multiples of `_SOON_EVERY_S`.
-        self._soon = set[int]()
+        #: When to promote for jobs that were settled here: one of ten times a second. The workers
+        #: of a machine share a clock, so each has its own ten.
+        self._soon = set[float]()
+        self._phase = random.random()
         self._settled = asyncio.Event()
 
     def expect(self, delay_s: float) -> None:
         """Promote in this many seconds, less than `SOON_S`, for a job that was settled here."""
         due = self._clock.monotonic() + max(delay_s, 0.0)
-        self._soon.add(math.ceil(due / _SOON_EVERY_S))
+        turn = math.ceil(due / _SOON_EVERY_S - self._phase) + self._phase
+        self._soon.add(turn * _SOON_EVERY_S)
         self._settled.set()
 
     async def serve(self) -> None:
         while True:
             now = self._clock.monotonic()
-            self._soon = {due for due in self._soon if due * _SOON_EVERY_S > now}
+            self._soon = {due for due in self._soon if due > now}
             promotion = await self._broker.promote(BATCH, worker_id=self._worker_id())
             if promotion.promoted >= BATCH:
                 await asyncio.sleep(0)
@@ -65,7 +68,6 @@ class Promoter:
         until = self._clock.monotonic() + pause
         while True:
             self._settled.clear()
-            soonest = min((due * _SOON_EVERY_S for due in self._soon), default=until)
-            left = min(until, soonest) - self._clock.monotonic()
+            left = min({until, *self._soon}) - self._clock.monotonic()
             if not await self._clock.wait(self._settled, left):
                 return

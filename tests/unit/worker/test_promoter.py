@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import uuid
 
 import pytest
@@ -58,8 +59,11 @@ async def test_worker_promotes_rarely_while_another_one_does_it(
     await asyncio.wait([serving])
 
 
-async def test_worker_promotes_what_it_has_settled_with_a_short_delay() -> None:
+async def test_worker_promotes_what_it_has_settled_with_a_short_delay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Also while another one promotes, and few times for many jobs."""
+    monkeypatch.setattr(random, "random", lambda: 0.0)
     broker, clock = Scripted(Promotion(0, None, ahead=20)), ManualClock()
     promoter = Promoter(broker, clock, lambda: WORKER)
     serving = asyncio.create_task(promoter.serve())
