@@ -23,7 +23,7 @@ class Snooze:
     The job waits as ``scheduled``, even if it has only one attempt. ``meta["snoozes"]`` counts its
     snoozes; their number is not limited.
 
-    :param until: an aware datetime (a past time means at once), or a delay by the clock of the
+    :param until: an aware datetime (a past time: within a second), or a delay by the clock of the
         database, as a timedelta or in seconds.
     :raises InvalidAnswer: the value has another type, is below 0, or is over `MAX_DELAY`.
     """
@@ -62,7 +62,7 @@ class Retry(Exception):
     no attempts are left. It overrides the retry plugin, and works without it. ``raise Retry(30)
     from error`` stores the error as the cause.
 
-    :param at: an aware datetime (a past time means at once), or a delay by the clock of the
+    :param at: an aware datetime (a past time: within a second), or a delay by the clock of the
         database, as a timedelta or in seconds.
     :param reason: stored with the failure.
     :raises InvalidAnswer: the value has another type, is below 0, or is over `MAX_DELAY`.
