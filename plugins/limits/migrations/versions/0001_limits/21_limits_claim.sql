@@ -1,6 +1,6 @@
 -- Claims up to p_limit jobs of a queue with rules under one lease, as the function claim of the core
 -- does of a queue without. Claims of one queue go one after the other.
--- Index: see the functions that it calls. Locks: the rows of queues and limits_queues, then rows of
+-- Index: see the functions that it calls. Locks: the rows of limits_queues and queues, then rows of
 -- jobs, skipping locked ones. Safe to repeat with another lease.
 create function {schema}.limits_claim(p_worker uuid, p_lease uuid, p_queue text, p_limit int)
 returns table (
@@ -25,8 +25,10 @@ declare
   v_front_read boolean := false; v_whole_front boolean := false;
   v_hints jsonb; v_before jsonb; v_stops jsonb[]; v_bytes bigint := 4194304;
 begin
-  -- A pause waits for claims under way: they take no job that is pushed after it. If another
-  -- transaction keeps the row locked, this fails soon: claims of other queues wait for this one.
+  select * into s from {schema}.limits_queues q where q.queue = p_queue for update;
+  -- A pause waits for claims under way: they take no job that is pushed after it. It does not wait for
+  -- those that wait for the row above. If another transaction keeps this row locked, this fails soon:
+  -- claims of other queues wait for this one.
   perform set_config('lock_timeout', '100ms', true);
   select q.rules, q.paused_at is not null and (q.resume_at is null or q.resume_at > clock_timestamp())
   into v_rules, v_paused
@@ -35,7 +37,6 @@ begin
   if v_paused or not exists (select from {schema}.workers w where w.id = p_worker) then
     return;
   end if;
-  select * into s from {schema}.limits_queues q where q.queue = p_queue for update;
   if s.rules is distinct from v_rules then
     if not {schema}.limits_configure(p_queue, v_rules) and v_rules is not null then
       return;
