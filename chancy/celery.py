@@ -198,7 +198,7 @@ class Task:
     ) -> NoReturn:
         """Fail this attempt and start the next one after ``countdown`` seconds, or at ``eta``.
 
-        If no attempts are left, the task fails for good, with ``exc`` as the cause.
+        If no attempts are left, the task fails for good, with the error ``exc``.
 
         :raises TypeError: both ``countdown`` and ``eta`` are given.
         """

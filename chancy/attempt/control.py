@@ -60,7 +60,7 @@ class Retry(Exception):
 
     It counts like any other failure, is stored in the job's errors, and fails the job for good if
     no attempts are left. It overrides the retry plugin, and works without it. ``raise Retry(30)
-    from error`` stores the error as the cause.
+    from error`` stores the error as the cause, and as the error of a job that fails for good.
 
     :param at: an aware datetime (a past time: within a second), or a delay by the clock of the
         database, as a timedelta or in seconds.

@@ -107,8 +107,18 @@ def _later(claim: Claim, when: datetime | timedelta) -> Settlement:
 
 def _again(claim: Claim, failure: Failure, when: datetime | timedelta) -> Settlement:
     if claim.attempt >= claim.max_attempts:
-        return _failed(claim, failure)
+        return _failed(claim, _cause_of(failure))
     return _later(claim, when)._replace(failure=failure, resets_crashes=claim.crashes > 0)
+
+
+def _cause_of(failure: Failure) -> Failure:
+    """The failure for which a job asked for a retry that it does not get, if it named one: dead
+    letters and alerts are grouped by the error, not by the request."""
+    if not failure.causes:
+        return failure
+    (name, message), *causes = failure.causes
+    types = (name, *failure.types)
+    return replace(failure, types=types, message=message, causes=tuple(causes), args=None)
 
 
 def _counted(key: str, count: int) -> str:

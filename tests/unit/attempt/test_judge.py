@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chancy import Retry
 from chancy.attempt.failure import Failure
 from chancy.attempt.judge import MAX_CRASHES, judge
 from chancy.attempt.outcome import (
@@ -102,6 +103,24 @@ def test_an_explicit_retry_time_applies_while_attempts_are_left(
     assert settlement in (plain._replace(delay_s=60.0), plain._replace(run_at=AT))
     assert not settlement.refund
     assert judge(claimed(attempt=3), Raised(OOPS, again=again)).state is State.FAILED
+
+
+def test_the_last_retry_of_an_error_fails_with_the_error() -> None:
+    try:
+        try:
+            raise ConnectionError("refused")
+        except ConnectionError:
+            raise Retry(60)  # noqa: B904 (the error that is being handled counts too)
+    except Retry as error:
+        asked = Raised(Failure.of(error), again=error.moment)
+    retried = judge(claimed(attempt=2), asked).failure
+    assert retried is not None
+    assert retried.types[0] == "chancy.attempt.control.Retry"
+    failure = judge(claimed(attempt=3), asked).failure
+    assert failure is not None
+    assert failure.types[:2] == ("builtins.ConnectionError", "chancy.attempt.control.Retry")
+    assert (failure.message, failure.causes, failure.args) == ("refused", (), None)
+    assert failure.trace == retried.trace
 
 
 def test_a_release_costs_nothing() -> None:
