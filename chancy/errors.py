@@ -132,7 +132,11 @@ class InvalidAnswer(JobError, ValueError):
 
 class InvalidCheckpoint(JobError, ValueError):
     """A checkpoint cannot be run or stored: its name, function or value is invalid, or there are
-    too many."""
+    too many.
+
+    If its value is invalid, the function did run and its side effects remain, so a job that raises
+    this is not retried.
+    """
 
 
 class LeaseLost(JobError):

@@ -14,13 +14,14 @@ from typing import Any, Protocol
 
 from chancy.context.host import PendingWrite
 from chancy.errors import (
-    InvalidArguments,
     InvalidCheckpoint,
+    InvalidResult,
     JobError,
     LeaseLost,
     PayloadTooLarge,
 )
 from chancy.serialization import codec
+from chancy.serialization.signature import Signature
 from chancy.text import shown
 
 #: The key of a job's meta that holds its checkpoints.
@@ -79,16 +80,17 @@ class Checkpoints:
         kwargs: Mapping[str, Any],
     ) -> Any:
         """See `JobContext.checkpoint`."""
-        record = self._start(name, function)
+        signature = self._signature(name, function)
+        record = self._start(name)
         if record is None:
             with self._running(name):
                 value = function(*args, **kwargs)
                 if isinstance(value, Awaitable):
                     value = await value
-                record, write = self._store(name, value)
+                record, write = self._store(name, value, signature)
             with self._storing():
                 await write
-        return _value_of(record)
+        return self._value(name, record, signature)
 
     def sync_run(
         self,
@@ -99,17 +101,18 @@ class Checkpoints:
     ) -> Any:
         """See `JobContext.sync_checkpoint`."""
         _check_blocking(name)
-        record = self._start(name, function)
+        signature = self._signature(name, function)
+        record = self._start(name)
         if record is None:
             with self._running(name):
                 value = function(*args, **kwargs)
                 if isinstance(value, Awaitable):
                     _close(value)
                     raise self._invalid(name, "it is asynchronous: use `await checkpoint(…)`")
-                record, write = self._store(name, value)
+                record, write = self._store(name, value, signature)
             with self._storing():
                 write.wait(self._attempt.check)
-        return _value_of(record)
+        return self._value(name, record, signature)
 
     @contextmanager
     def _running(self, name: str) -> Generator[None]:
@@ -128,8 +131,8 @@ class Checkpoints:
             self._attempt.ask_to_stop(str(error))
             raise
 
-    def _start(self, name: object, function: object) -> str | None:
-        """Start a checkpoint. Returns its stored record as JSON; None if it must be run."""
+    def _signature(self, name: object, function: object) -> Signature:
+        """Check a checkpoint's name and function. Returns the function's signature."""
         self._attempt.check()
         if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or _UNSTORABLE.search(name):
             raise self._invalid(
@@ -142,6 +145,17 @@ class Checkpoints:
             raise self._invalid(
                 name, f"{shown(function)} is not a function: pass a function, then its arguments"
             )
+        module, qualname = (getattr(function, key, "") for key in ("__module__", "__qualname__"))
+        path = f"{module}.{qualname}" if module and qualname else shown(function)
+        signature = Signature.of(function, path)
+        try:
+            signature.check_result()
+        except InvalidResult as error:
+            raise self._invalid(name, str(error)) from None
+        return signature
+
+    def _start(self, name: str) -> str | None:
+        """Start a checkpoint. Returns its stored record as JSON; None if it must be run."""
         with self._lock:
             if self.closed:
                 raise self._invalid(name, "the job was already completed by complete_in()")
@@ -162,13 +176,13 @@ class Checkpoints:
             self._started.add(name)
             return self._records.get(name)
 
-    def _store(self, name: str, value: object) -> tuple[str, PendingWrite]:
+    def _store(self, name: str, value: object, signature: Signature) -> tuple[str, PendingWrite]:
         """Store the value of a checkpoint. Returns its record as a JSON string, and the write."""
         what = f"the value of checkpoint {name!r} of {self._func}"
         try:
-            encoded = codec.encode(value, what=what, limit=self._limit)
-        except InvalidArguments as error:
-            raise InvalidCheckpoint(str(error)) from None
+            encoded = signature.encode_result(value, self._limit)
+        except InvalidResult as error:
+            raise InvalidCheckpoint(f"{what}: {error}") from error.__cause__
         text = f'{{"value":{encoded},"attempt":{self._attempt.attempt}}}'
         with self._lock:
             records = {**self._records, name: text}
@@ -186,12 +200,15 @@ class Checkpoints:
             # Under the lock, so that the last write contains all checkpoints.
             return text, self._attempt.keep(meta)
 
+    def _value(self, name: str, record: str, signature: Signature) -> Any:
+        try:
+            return signature.read_result(codec.decode(record)["value"])
+        except InvalidResult as error:
+            what = f"the stored value of checkpoint {name!r} of {self._func}"
+            raise InvalidCheckpoint(f"{what}: {error}") from error.__cause__
+
     def _invalid(self, name: object, why: str) -> InvalidCheckpoint:
         return InvalidCheckpoint(f"checkpoint {shown(name)} of {self._func} cannot be run: {why}")
-
-
-def _value_of(record: str) -> Any:
-    return codec.decode(record)["value"]
 
 
 def _close(value: object) -> None:

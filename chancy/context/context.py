@@ -243,12 +243,14 @@ class JobContext:
         """Call a function once for this job and store its value. Later attempts return the stored
         value instead of calling it again.
 
-        The value is stored when this returns. Even the first time, it is returned as decoded from
-        JSON. A plain function is called in the event loop.
+        The value is stored when this returns, by the function's return annotation, like the result
+        of a job. Even the first time, it is returned as read back. A plain function is called in
+        the event loop.
 
         :param name: identifies the checkpoint; each name may be used once in an attempt.
         :raises InvalidCheckpoint: the name is invalid or already used, there are too many
-            checkpoints, or JSON cannot hold the value.
+            checkpoints, values of the annotation cannot be stored, or the value does not fit it.
+            The job is not retried.
         :raises PayloadTooLarge: the checkpoints are over the size limit.
         :raises LeaseLost: this attempt no longer owns the job; the value was not stored.
         :raises BrokerError: the store refuses the value, or the worker is stopping.

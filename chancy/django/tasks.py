@@ -27,7 +27,7 @@ from chancy.attempt.control import Cancel, RateLimited
 from chancy.checks import check_number
 from chancy.context.context import JobContext, current_job
 from chancy.django.current import app
-from chancy.errors import ChancyError, InvalidResult, PayloadTooLarge
+from chancy.errors import ChancyError, InvalidCheckpoint, InvalidResult, PayloadTooLarge
 from chancy.executors.invocation import CONTROL
 from chancy.job.definition import DECORATED, DEFAULT_MAX_ATTEMPTS, Job, QueuedJob, job
 from chancy.job.fields import ATTEMPTS
@@ -62,8 +62,8 @@ _CLASSES = {
     "chancy.MemoryExceeded": "builtins.MemoryError",
     "chancy.TimedOut": "builtins.TimeoutError",
 }
-#: Errors of results, which are not retried.
-_FINAL = (InvalidResult, PayloadTooLarge)
+#: Errors of results and checkpoints, which are not retried.
+_FINAL = (InvalidCheckpoint, InvalidResult, PayloadTooLarge)
 #: The mark of functions that run a task.
 _TASK = "__chancy_task__"
 

@@ -188,6 +188,13 @@ class Signature:
             )
         return InvalidArguments(f"{self.path}: {self._later('stored JSON')}")
 
+    def check_result(self) -> None:
+        """Raise `InvalidResult` if pydantic does not support the annotation of the result."""
+        if not self._result_kinds:
+            self._result_validator()
+        if self._result is not None and (why := self._result.useless.get(_RESULT)):
+            raise InvalidResult(f"{self.path}: the result: {why}")
+
     def encode_result(self, value: object, limit: int = DEFAULT_MAX_PAYLOAD) -> str:
         """Return a result as a JSON string.
 

@@ -44,6 +44,7 @@ _FAILED = State.FAILED
 #: Errors that no retry can fix.
 _PERMANENT = (
     "chancy.errors.InvalidArguments",
+    "chancy.errors.InvalidCheckpoint",
     "chancy.errors.InvalidResult",
     "chancy.errors.PayloadTooLarge",
     "chancy.errors.UnknownFunction",

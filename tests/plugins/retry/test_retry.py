@@ -27,7 +27,7 @@ from chancy.attempt.outcome import (
     TimedOut,
 )
 from chancy.attempt.settlement import Settlement
-from chancy.errors import ConfigurationError
+from chancy.errors import ConfigurationError, InvalidCheckpoint
 from chancy.plugins.retry import Custom, Retries, Rule
 from chancy.retry import (
     MAX_DELAY_S,
@@ -160,6 +160,7 @@ def test_the_policy_of_a_job_comes_before_the_rules_of_the_application(outcome: 
         (raised(ValueError()), 2),  # none of the job's: the rule of the application
         (raised(OSError()), None),  # attempt 1 of the 1 that its policy allows
         (Raised(Failure.named("chancy.errors.InvalidResult", "no")), None),
+        (raised(InvalidCheckpoint("no")), None),
         (Raised(Failure.named("chancy.errors.PayloadTooLarge", "no")), None),
         (Raised(Failure.named("chancy.errors.InvalidArguments", "no")), 7),
     ],

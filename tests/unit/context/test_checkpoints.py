@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import StrEnum
 from typing import Any
 
 import pytest
@@ -64,6 +69,90 @@ async def test_a_value_is_given_as_it_comes_back() -> None:
     assert await job.checkpoint("pair", lambda: (1, 2)) == [1, 2]  # type: ignore[comparison-overlap]
     assert await job.checkpoint('ü " \\', add, 1, y=2) == 3
     assert list(kept(ear)) == ["pair", 'ü " \\']
+
+
+class Size(StrEnum):
+    SMALL = "s"
+
+
+@dataclass
+class Receipt:
+    amount: Decimal
+    at: datetime
+
+
+RECEIPT = Receipt(Decimal("9.90"), datetime(2031, 5, 1, tzinfo=UTC))
+
+
+def receipt() -> Receipt:
+    return RECEIPT
+
+
+async def amount() -> Decimal:
+    return RECEIPT.amount
+
+
+def amount_later() -> Awaitable[Decimal]:
+    return amount()
+
+
+def pair() -> tuple[int, int]:
+    return 1, 2
+
+
+def size() -> Size:
+    return Size.SMALL
+
+
+def names() -> set[str]:
+    return {"tea"}
+
+
+@pytest.mark.parametrize(
+    ("function", "value"),
+    [
+        (receipt, RECEIPT),
+        (amount, RECEIPT.amount),
+        (amount_later, RECEIPT.amount),
+        (pair, (1, 2)),
+        (size, Size.SMALL),
+        (names, {"tea"}),
+    ],
+)
+async def test_a_value_has_the_annotated_type_also_when_it_is_read_back(
+    function: Callable[[], Any], value: object
+) -> None:
+    job, ear = job_with()
+    first = await job.checkpoint("one", function)
+    again, _ = job_with(kept(ear))
+    for found in (first, await again.checkpoint("one", function)):
+        assert (type(found), found) == (type(value), value)
+
+
+def misannotated() -> int:
+    return "x"  # type: ignore[return-value]
+
+
+def test_a_value_fits_the_annotation() -> None:
+    job, ear = job_with({"old": {"value": "x"}})
+    with pytest.raises(
+        InvalidCheckpoint, match=r"value of checkpoint 'one' of shop\.work: .* valid integer"
+    ):
+        job.sync_checkpoint("one", misannotated)
+    with pytest.raises(InvalidCheckpoint, match=r"the stored value of checkpoint 'old'"):
+        job.sync_checkpoint("old", misannotated)
+    assert ear.kept == []
+
+
+def unstorable() -> Iterator[threading.Lock]:
+    raise AssertionError("it was run")
+
+
+def test_a_function_whose_values_cannot_be_stored_is_not_run() -> None:
+    job, _ = job_with()
+    for _ in range(2):
+        with pytest.raises(InvalidCheckpoint, match=r"its annotation .* cannot be stored"):
+            job.sync_checkpoint("one", unstorable)
 
 
 async def test_a_name_distinguishes_checkpoints() -> None:
