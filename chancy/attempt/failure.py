@@ -19,8 +19,13 @@ MAX_CAUSES = 10
 MAX_ARGS = 10
 MAX_HOST = 255
 _MAX_TYPES = 20
+#: The limit of the types of exceptions in a group that its failure names.
+_MAX_LEAF_TYPES = 10
 #: The maximum chain of causes whose traceback is stored as a whole.
 _MAX_CHAIN = 1_000
+
+#: The exceptions of a group, whatever attributes its class has.
+_MEMBERS: Any = vars(BaseExceptionGroup)["exceptions"]
 
 T = TypeVar("T")
 
@@ -30,8 +35,10 @@ class Failure:
     """Why an attempt failed, as plain data that is sent between processes and stored.
 
     :param types: names of the exception's type and its base classes, most specific first, as
-        ``module.QualifiedName``.
-    :param message: ``str()`` of the exception, at most `MAX_MESSAGE` characters.
+        ``module.QualifiedName``. For a group, also those of the exceptions in it, of ten types at
+        most.
+    :param message: ``str()`` of the exception, at most `MAX_MESSAGE` characters. For a group, also
+        the type and message of its first exception.
     :param trace: the traceback, at most `MAX_TRACE` characters, the middle cut out.
     :param notes: the notes added with ``add_note``, at most `MAX_NOTES`.
     :param causes: type and message of the exceptions that caused it, nearest first, at most
@@ -56,7 +63,7 @@ class Failure:
         trace = _guarded(_trace, error, "(the traceback cannot be formatted: {})".format)
         return cls(
             types=_guarded(_types, error, lambda _: ("builtins.BaseException",)),
-            message=storable(message, MAX_MESSAGE),
+            message=storable(message + _guarded(_first, error, lambda _: ""), MAX_MESSAGE),
             trace=storable(trace, MAX_TRACE),
             notes=_guarded(_notes, error, lambda why: (f"(the notes cannot be read: {why})",)),
             causes=_guarded(_causes, error, lambda _: ()),
@@ -117,12 +124,37 @@ def _text(error: BaseException) -> str:
     return _guarded(str, error, "(the message cannot be formatted: {})".format)
 
 
+def leaves(error: BaseException) -> list[BaseException]:
+    """The exceptions of a group and of the groups in it, each once; another one by itself."""
+    found: dict[int, BaseException] = {}
+    pending = [error]
+    while pending:
+        one = pending.pop()
+        if id(one) not in found:
+            found[id(one)] = one
+            if isinstance(one, BaseExceptionGroup):
+                pending += reversed(_MEMBERS.__get__(one))
+    return [one for one in found.values() if not isinstance(one, BaseExceptionGroup)]
+
+
+def _first(error: BaseException) -> str:
+    """The first exception of a group, to follow its message; empty for another exception."""
+    if not isinstance(error, BaseExceptionGroup):
+        return ""
+    first = leaves(error)[0]
+    return storable(f": {type(first).__qualname__}: {_text(first)}", MAX_NOTE)
+
+
 def _types(error: BaseException) -> tuple[str, ...]:
-    return tuple(
+    kinds = dict.fromkeys(type(leaf) for leaf in leaves(error))
+    names = [
         storable(f"{base.__module__}.{base.__qualname__}", 200)
-        for base in type(error).__mro__[:_MAX_TYPES]
+        for kind in dict.fromkeys((type(error), *[*kinds][:_MAX_LEAF_TYPES]))
+        for base in kind.__mro__[:_MAX_TYPES]
         if base is not object
-    )
+    ]
+    # The last of equal names stays, so that `Exception` comes after all that is more specific.
+    return tuple(reversed(dict.fromkeys(reversed(names))))
 
 
 def _trace(error: BaseException) -> str:

@@ -24,6 +24,7 @@ from django.core.checks import CheckMessage, Error
 from django.utils import timezone
 
 from chancy.attempt.control import Cancel, RateLimited
+from chancy.attempt.failure import leaves
 from chancy.checks import check_number
 from chancy.context.context import JobContext, current_job
 from chancy.django.current import app
@@ -231,7 +232,8 @@ class _Run:
         """Send the signal of a call that raised, unless the task is tried again."""
         context = current_job()
         last = context.attempt >= context.max_attempts or isinstance(error, _FINAL)
-        if last and isinstance(error, Exception) and not isinstance(error, RateLimited):
+        limited = all(isinstance(one, RateLimited) for one in leaves(error))
+        if last and isinstance(error, Exception) and not limited:
             kind = type(error)
             own = base.TaskError(
                 exception_class_path=f"{kind.__module__}.{kind.__qualname__}",

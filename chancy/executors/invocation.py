@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import Context
+from datetime import UTC, datetime
 from time import perf_counter
 from typing import Any, NamedTuple
 
 from chancy.attempt.claim import Claim
 from chancy.attempt.control import Cancel, RateLimited, Retry, Snooze
-from chancy.attempt.failure import MAX_MESSAGE, Failure
+from chancy.attempt.failure import MAX_MESSAGE, Failure, leaves
 from chancy.attempt.outcome import (
     Cancelled,
     Lost,
@@ -135,7 +136,8 @@ def _controlled(value: Snooze | Cancel | Retry | RateLimited, elapsed_s: float) 
 
 
 def raised(error: BaseException, began: float) -> Raised | Snoozed:
-    """The outcome of a call that raised.
+    """The outcome of a call that raised. A group of nothing but `Retry` and `RateLimited` counts
+    as one of them, a `Retry` if it has any, with the latest of their times.
 
     The exception loses the frames of executors, which have the outcome among their variables: the
     cycle would keep the variables of the job alive until the garbage collector runs.
@@ -146,10 +148,19 @@ def raised(error: BaseException, began: float) -> Raised | Snoozed:
         frame = frame.tb_next
     # Not by assignment: an exception may be a frozen dataclass.
     BaseException.with_traceback(error, frame)
-    if isinstance(error, RateLimited):
-        return Snoozed(error.moment, elapsed_s, asked=True, rate_limited=True)
-    again = error.moment if isinstance(error, Retry) else None
-    return Raised(Failure.of(error), elapsed_s, again, error)
+    found = leaves(error)
+    asked = [one for one in found if isinstance(one, Retry | RateLimited)]
+    if len(asked) < len(found):
+        return Raised(Failure.of(error), elapsed_s, None, error)
+    now = datetime.now(UTC)
+    again = max(
+        (one.moment for one in asked),
+        key=lambda when: when if isinstance(when, datetime) else now + when,
+    )
+    for one in asked:
+        if isinstance(one, Retry):
+            return Raised(Failure.of(one), elapsed_s, again, one)
+    return Snoozed(again, elapsed_s, asked=True, rate_limited=True)
 
 
 def time_limit(

@@ -7,14 +7,16 @@ import json
 import pickle
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chancy.attempt.control import RateLimited, Retry
 from chancy.attempt.failure import MAX_MESSAGE, MAX_NOTE, MAX_TRACE, Failure
-from chancy.attempt.outcome import Raised
+from chancy.attempt.outcome import Raised, Snoozed
 from chancy.errors import BrokerUnavailable
 from chancy.executors import invocation
 from chancy.testing.conformance.hostile import HOSTILE_TEXT
@@ -258,7 +260,54 @@ def test_the_members_of_a_group_are_in_the_trace() -> None:
     failure = Failure.of(grouped(1))
     assert "the innermost" in failure.trace
     assert "beside" in failure.trace
-    assert failure.message == "group (2 sub-exceptions)"
+    assert failure.message == "group (2 sub-exceptions): ValueError: the innermost"
+
+
+def test_a_group_is_known_by_the_types_of_its_members() -> None:
+    inner = ExceptionGroup("inner", [ConnectionError("hung up"), OSError("no")])
+    failure = Failure.of(ExceptionGroup("outer", [inner, ValueError("bad"), inner]))
+    assert [one.removeprefix("builtins.") for one in failure.types] == [
+        "ExceptionGroup",
+        "BaseExceptionGroup",
+        "ConnectionError",
+        "OSError",
+        "ValueError",
+        "Exception",
+        "BaseException",
+    ]
+    assert failure.message == "outer (3 sub-exceptions): ConnectionError: hung up"
+
+
+def test_the_types_of_a_group_are_bounded() -> None:
+    group = ExceptionGroup("many", [type(f"Error{n}", (Exception,), {})() for n in range(1_000)])
+    assert len(Failure.of(group).types) == 14
+
+
+RETRY, LIMITED = Retry(30, "busy"), RateLimited(60)
+LATER = RateLimited(datetime.now(UTC) + timedelta(days=1))
+
+
+@pytest.mark.parametrize(
+    ("members", "again", "rate_limited"),
+    [
+        ([LIMITED], LIMITED.moment, True),
+        ([LIMITED, ExceptionGroup("inner", [LATER])], LATER.moment, True),
+        ([RETRY], RETRY.moment, False),
+        ([LATER, RETRY, LIMITED], LATER.moment, False),
+        ([RETRY, LIMITED, ValueError()], None, False),
+    ],
+)
+def test_a_group_of_retries_asks_for_one_at_the_latest_time(
+    members: list[Exception], again: datetime | timedelta | None, rate_limited: bool
+) -> None:
+    outcome = invocation.raised(ExceptionGroup("tasks", members), 0.0)
+    if rate_limited:
+        assert isinstance(outcome, Snoozed)
+        assert (outcome.until, outcome.asked, outcome.rate_limited) == (again, True, True)
+    else:
+        assert isinstance(outcome, Raised)
+        assert outcome.again == again
+        assert again is None or outcome.failure.message == "busy"
 
 
 def test_an_exception_without_a_message_is_named_by_its_type() -> None:
