@@ -8,7 +8,8 @@ No existing logger or handler is changed: add a `LogContext` to a handler to get
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
@@ -71,3 +72,21 @@ class UnlockedHandler(logging.Handler):
         if passed:
             self.emit(record)
         return bool(passed)
+
+
+@contextmanager
+def keeping_loggers() -> Generator[None]:
+    """Enable the loggers of chancy again that are disabled meanwhile. For imports of an
+    application: by default, `logging.config.dictConfig` disables all loggers that exist."""
+    enabled = [
+        logger
+        for name, logger in dict(logging.root.manager.loggerDict).items()
+        if isinstance(logger, logging.Logger)
+        and not logger.disabled
+        and f"{name}.".startswith("chancy.")
+    ]
+    try:
+        yield
+    finally:
+        for logger in enabled:
+            logger.disabled = False

@@ -14,9 +14,11 @@ from chancy.app.app import Chancy
 from chancy.cli.settings import Settings
 from chancy.errors import ChancyError, ConfigurationError
 from chancy.job.definition import JobFactory
+from chancy.log_context import keeping_loggers
 from chancy.text import shown
 
 
+@keeping_loggers()
 def find(path: str) -> Chancy:
     """Import the Chancy at ``package.module:attribute``; the default attribute is ``chancy``.
 
@@ -104,6 +106,7 @@ def make(settings: Settings, *, dsn: str | None = None) -> Chancy:
     )
 
 
+@keeping_loggers()
 def load(name: str, *, what: str) -> ModuleType:
     """Import a user's module.
 

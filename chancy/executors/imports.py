@@ -13,6 +13,7 @@ from chancy.errors import ImportTimeout
 from chancy.executors.base import FindFunction
 from chancy.executors.invocation import raised
 from chancy.job.definition import DECORATED
+from chancy.log_context import keeping_loggers
 
 #: Seconds that the import of a job's module may take. The time limit of the job starts afterwards.
 IMPORT_S = 60.0
@@ -94,7 +95,8 @@ def _serve(key: _Key, path: str, look_up: _LookUp) -> None:
     loop, find, _ = key
     error: BaseException | None = None
     try:
-        find(path)
+        with keeping_loggers():
+            find(path)
     except BaseException as raised:
         error = raised
     del _look_ups[key]

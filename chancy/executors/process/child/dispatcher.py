@@ -29,6 +29,7 @@ from chancy.executors.process.child.interrupts import Interrupter
 from chancy.executors.process.memory import MemoryLimit
 from chancy.job.definition import DECORATED
 from chancy.job.registry import Registry
+from chancy.log_context import keeping_loggers
 
 if TYPE_CHECKING:
     import asyncio
@@ -98,6 +99,7 @@ class Dispatcher:
             )
         return answer(call, outcome)
 
+    @keeping_loggers()
     def prepare(self, initializer: str | None, around: Sequence[str]) -> Outcome | None:
         """Get ready for jobs. Returns the outcome of the initializer, or why one of these failed.
 
@@ -168,6 +170,7 @@ class Dispatcher:
             return raised(error, began)
         return called
 
+    @keeping_loggers()
     def find(self, path: str) -> Callable[..., Any]:
         """The function of a path.
 
