@@ -298,6 +298,8 @@ class Chancy(BlockingCalls):
 
     def transaction(self) -> AbstractAsyncContextManager[Connection]:
         """A transaction on a session of the pool, to pass as ``within`` until it ends."""
+        if self._substitute is not None:
+            return self._substitute.transaction()
         if not isinstance(self.control, PostgresBroker):
             raise ConfigurationError(f"transaction needs the Postgres broker, not {self.control!r}")
         return self.control.transaction()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from typing import Any
 
 from chancy.app.background_broker import BackgroundBroker
 from chancy.app.sync import SyncBroker
@@ -28,6 +30,7 @@ class Substitute:
     clock: Clock
     finishes: JobWaiter
     sync: SyncBroker
+    transaction: Callable[[], AbstractAsyncContextManager[Any]]
 
 
 class Wiring:

@@ -75,6 +75,7 @@ class Sandbox:
                     clock=self.clock,
                     finishes=SandboxWaiter(self._finish),
                     sync=SandboxSyncBroker(self.broker, self._finish),
+                    transaction=self.broker.transaction,
                 )
             )
         )

@@ -243,6 +243,14 @@ class MemoryStore:
         if unique is not None and self.keys.get(unique.key) == row.pushed.id:
             del self.keys[unique.key]
 
+    def drop(self, id: UUID) -> None:
+        """Delete an unfinished job, if there is one with this id, as if it was never pushed."""
+        row = self.live.pop(id, None)
+        if row is not None and (unique := row.pushed.unique) is not None:
+            self.free_key(row)
+            if id == self.periods.get(unique.key, (None, None))[0]:
+                del self.periods[unique.key]
+
     def claimable(self, queue: str) -> bool:
         found = self.queues.get(queue)
         return found is None or not self.effective_queue(found).paused

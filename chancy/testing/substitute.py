@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.broker.values import PreparedJob
+from chancy.errors import ConfigurationError
 from chancy.job.definition import QueuedJob
 from chancy.testing.clock import ManualClock
 from chancy.testing.memory import MemoryBroker
@@ -18,6 +28,17 @@ T = TypeVar("T")
 
 #: Runs due jobs, and returns a job that is finished then.
 Finish = Callable[[UUID], Coroutine[Any, Any, QueuedJob]]
+
+
+class SandboxTransaction:
+    """The value of `Chancy.transaction` in a sandbox. It only serves as ``within``."""
+
+    def __init__(self) -> None:
+        #: The ids of its jobs, in push order.
+        self.ids: list[UUID] = []
+
+    async def fetch(self, sql: str, *params: object, **options: object) -> NoReturn:
+        raise ConfigurationError("a sandbox has no database: test SQL with a real one")
 
 
 class SandboxBroker(MemoryBroker):
@@ -51,14 +72,28 @@ class SandboxBroker(MemoryBroker):
         self, jobs: Sequence[PreparedJob], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
         existing = await super().push(jobs)
-        self.order += [job.id for job in jobs if job.id not in self.order]
+        new = [job.id for job in jobs if job.id not in self.order]
+        self.order += new
+        if isinstance(within, SandboxTransaction):
+            within.ids += new
         await self._pushed()
         return existing
 
     async def push_many(
         self, chunks: Iterable[Sequence[PreparedJob]], *, within: object | None = None
     ) -> Mapping[UUID, UUID]:
-        return await self.push([job for chunk in chunks for job in chunk])
+        return await self.push([job for chunk in chunks for job in chunk], within=within)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[SandboxTransaction]:
+        """See `Chancy.transaction`. If it raises, its jobs are dropped that have not run."""
+        transaction = SandboxTransaction()
+        try:
+            yield transaction
+        except BaseException:
+            for id in transaction.ids:
+                self.store.drop(id)
+            raise
 
 
 class SandboxWaiter:

@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from chancy import Chancy, JobFailed, JobSelection, Queue, State, WaitTimeout, gather, job
-from chancy.errors import BrokerUnavailable, InvalidArguments, JobError
+from chancy import Chancy, JobFailed, JobSelection, Queue, State, Unique, WaitTimeout, gather, job
+from chancy.errors import BrokerUnavailable, ConfigurationError, InvalidArguments, JobError
 from chancy.plugins.retry import Retries
 from chancy.retry import Constant, Jitter
 from chancy.testing.sandbox import Sandbox
@@ -221,6 +221,25 @@ async def test_jobs_are_selected_by_the_clock_of_the_sandbox(sandbox: Sandbox) -
 async def test_a_push_within_a_transaction_is_there_at_once(sandbox: Sandbox) -> None:
     await app.push(count.job(1), within=object())
     sandbox.assert_pushed(count)
+
+
+async def test_a_transaction_keeps_its_jobs_unless_it_raises(sandbox: Sandbox) -> None:
+    rule = Unique(key="total", period=timedelta(hours=1))
+    await app.push(count.job(1))
+
+    async def push_and_raise() -> None:
+        async with app.transaction() as transaction:
+            await app.push(count.job.with_unique(rule)(2), within=transaction)
+            assert len(sandbox.pushed) == 2
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await push_and_raise()
+    async with app.transaction() as transaction:
+        await app.push_many([count.job.with_unique(rule)(3)], within=transaction)
+        with pytest.raises(ConfigurationError, match="a sandbox has no database"):
+            await transaction.fetch("select 1")
+    assert [job.arguments for job in sandbox.pushed] == [{"to": 1}, {"to": 3}]
 
 
 async def test_afterwards_the_application_is_as_before() -> None:
