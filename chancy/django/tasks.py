@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, signature
 from traceback import format_exception
 from typing import Any
 from uuid import UUID
@@ -113,10 +113,14 @@ class ChancyBackend(BaseTaskBackend):
         """Enqueue a task in the transaction of Django's connection, or at once without one.
 
         :raises InvalidTask: the task does not fit the backend.
-        :raises TypeError: JSON cannot hold an argument.
+        :raises TypeError: the arguments do not fit the function, or JSON cannot hold one.
         :raises PushError: the job cannot be stored, for example because it is too large.
         """
         self.validate_task(task)
+        try:
+            signature(task.func).bind(*[None] * task.takes_context, *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{task.module_path}: {error}") from None
         result = _result(task, self.alias, args=list(args), kwargs=dict(kwargs))
         pushed = app().sync_push(
             Job(

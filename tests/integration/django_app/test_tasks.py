@@ -150,6 +150,16 @@ def test_encrypted_tasks_run_and_are_read(dsn: str) -> None:
         assert (result.args, result.kwargs, result.return_value) == ([1], {"b": 2}, 3)
 
 
+def test_arguments_that_do_not_fit_the_function_are_refused(dsn: str) -> None:
+    enqueue: Any
+    for enqueue in (tasks.greet.enqueue, tasks.describe.enqueue):
+        with pytest.raises(TypeError, match=r"django_app\.tasks\.\w+: missing a required arg"):
+            enqueue()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'of'"):
+        enqueue("tea", of="china")
+    assert count(dsn) == 0
+
+
 def test_a_task_that_fails_is_tried_again_and_keeps_its_errors() -> None:
     told: list[str] = []
 
