@@ -135,7 +135,7 @@ class JobContext:
             self._meta = stored if isinstance(stored, dict) else {}
         return self._meta
 
-    def carry(self, **meta: Any) -> None:
+    def carry(self, /, **meta: Any) -> None:
         """Set keys of `meta` for this run only, also in executor processes; nothing is stored.
 
         For `around` hooks that pass a value to the function, before it is called.

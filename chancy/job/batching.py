@@ -14,6 +14,8 @@ from chancy.text import shown
 ATTRIBUTE = "__chancy_batching__"
 #: The maximum items of a batch, and the maximum seconds for which a job waits for others.
 MOST_ITEMS, MOST_WITHIN_S = 10_000, 60.0
+#: The default of the latter.
+DEFAULT_WITHIN_S = 1.0
 
 
 class Batching(NamedTuple):
@@ -34,18 +36,22 @@ class Batching(NamedTuple):
         func: Callable[..., Any],
         path: str,
         size: object,
-        within: timedelta | float,
+        within: timedelta | float | None,
     ) -> Batching | None:
         """Return the batching that a decorator declares; None without ``batch``.
 
-        :raises ConfigurationError: a value is out of range, or the function has no parameter.
+        :raises ConfigurationError: a value is out of range, or the function has no parameter, or
+            ``within`` has no ``batch``.
         """
         if size is None:
+            if within is not None:
+                raise ConfigurationError(f"job {path}: within={shown(within)} needs batch=")
             return None
         if type(size) is not int or not 2 <= size <= MOST_ITEMS:
             raise ConfigurationError(
                 f"job {path}: batch={shown(size)} must be a whole number from 2 to {MOST_ITEMS:,}"
             )
+        within = DEFAULT_WITHIN_S if within is None else within
         within_s = within.total_seconds() if isinstance(within, timedelta) else within
         if isinstance(within_s, bool) or not isinstance(within_s, int | float):
             within_s = -1.0

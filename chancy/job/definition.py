@@ -101,7 +101,7 @@ class Job(Generic[R_co]):
             factory = JobFactory[..., Any](func, cls(func=path))
         return factory(**arguments)
 
-    def with_arguments(self, **arguments: Any) -> Self:
+    def with_arguments(self, /, **arguments: Any) -> Self:
         """Return a copy with these keyword arguments merged into the existing ones."""
         return replace(self, arguments={**self.arguments, **arguments})
 
@@ -134,7 +134,7 @@ class Job(Generic[R_co]):
         stored, most = chosen(retry, self.max_attempts)
         return replace(self, meta={**self.meta, KEY: stored}, max_attempts=most)
 
-    def with_meta(self, **meta: Any) -> Self:
+    def with_meta(self, /, **meta: Any) -> Self:
         """Return a copy with these keys merged into its meta."""
         return replace(self, meta={**self.meta, **meta})
 
@@ -233,7 +233,7 @@ class JobFactory(Generic[P, R_co]):
                 )
         self._names = frozenset(self._signature.parameters)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
         """Return a job with these arguments; raises `InvalidArguments` if they do not fit."""
         if args or kwargs.keys() != self._names:
             try:
@@ -275,7 +275,7 @@ class JobFactory(Generic[P, R_co]):
     def with_retry(self, retry: PolicyChoice) -> Self:
         return self._with(self.template.with_retry(retry))
 
-    def with_meta(self, **meta: Any) -> Self:
+    def with_meta(self, /, **meta: Any) -> Self:
         return self._with(self.template.with_meta(**meta))
 
     def with_hold(self, key: str) -> Self:
@@ -303,13 +303,13 @@ class _DecoratedFunction(Protocol[P, R_co]):
 class JobFunction(_DecoratedFunction[P, R_co], Protocol[P, R_co]):
     """A function decorated with `job`: callable as before, with a factory as ``.job``."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
 
 class AsyncJobFunction(_DecoratedFunction[P, R_co], Protocol[P, R_co]):
     """An async function decorated with `job`; its jobs have the awaited result."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]: ...
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]: ...
 
 
 class JobDecorator(Protocol):
@@ -410,7 +410,7 @@ def job(
     version: int = ...,
     upgrade: Upgrade | None = ...,
     batch: int | None = ...,
-    within: timedelta | float = ...,
+    within: timedelta | float | None = ...,
 ) -> JobDecorator: ...
 def job(
     func: Callable[..., Any] | None = None,
@@ -428,7 +428,7 @@ def job(
     version: int = 1,
     upgrade: Upgrade | None = None,
     batch: int | None = None,
-    within: timedelta | float = 1.0,
+    within: timedelta | float | None = None,
 ) -> Any:
     """Decorate a function, sync or async, so that ``func.job(...)`` creates jobs of it.
 
@@ -446,7 +446,7 @@ def job(
     :param batch: the maximum items of one call. The first parameter of the function is a list; a
         worker calls the function with the items of several jobs whose other arguments are equal.
         The function returns None, or a list with a result or an exception for each item.
-    :param within: seconds for which a job waits for others, at most 60.
+    :param within: seconds for which a job of a batch waits for others, at most 60; default 1.
     """
 
     def decorate(func: Callable[..., Any]) -> Any:

@@ -60,7 +60,8 @@ class ArgumentsVersion(NamedTuple):
 
         :raises UnknownVersion: they have a later version, so the job waits for a worker that
             knows it.
-        :raises InvalidArguments: they are not arguments, or `upgrade` returns none.
+        :raises InvalidArguments: they are not arguments, or `upgrade` returns none, or values
+            that JSON cannot hold.
         :raises UnreadablePayload: they are encrypted.
         """
         try:
@@ -88,7 +89,13 @@ class ArgumentsVersion(NamedTuple):
                     f"{path}: upgrade= returned {shown(arguments)} for arguments of version "
                     f"{stored}: it must return a dict of arguments"
                 )
-        return json.dumps(dict(arguments))
+        try:
+            return json.dumps(dict(arguments))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArguments(
+                f"{path}: upgrade= returned {shown(arguments)} for arguments of version {stored}: "
+                f"they must be plain JSON values ({error})"
+            ) from None
 
 
 def _stored(mark: object) -> int | None:

@@ -148,8 +148,10 @@ class Workflow(Pushable[WorkflowReference]):
 
         :param name: default: the name of the other workflow.
         :param after: names of the steps that its first steps wait for.
-        :raises PushError: a name is taken or invalid.
+        :raises PushError: a name is taken or invalid, or it is the same workflow.
         """
+        if other is self:
+            raise PushError(f"workflow {self.name!r} cannot include itself")
         name = self._free(other.name if name is None else name)
         before = _names(after)
         groups = other.groups

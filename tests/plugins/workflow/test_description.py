@@ -272,3 +272,9 @@ def test_parts_that_a_result_may_have_are_accepted(kind: type, key: str) -> None
 def test_parts_that_no_result_has_are_refused(kind: type) -> None:
     with pytest.raises(LookupError, match="has no field 'other'"):
         part_of(kind, ["other"])
+
+
+def test_a_workflow_does_not_include_itself() -> None:
+    whole = Workflow("w").add(steps.mark.job(), "first")
+    with pytest.raises(PushError, match="workflow 'w' cannot include itself"):
+        whole.include(whole)

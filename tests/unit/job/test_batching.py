@@ -29,6 +29,7 @@ def test_a_batch_function_takes_the_items_as_its_first_parameter() -> None:
         ({"batch": 1}, "batch=1 must be a whole number from 2 to 10,000"),
         ({"batch": True}, "batch=True must be a whole number"),
         ({"batch": 2, "within": 0}, "within=0 must be over 0"),
+        ({"within": 2}, "within=2 needs batch="),
         ({"batch": 2, "within": 61}, "at most 60 seconds"),
         ({"batch": 2, "within": True}, "within=True must be over 0"),
     ],

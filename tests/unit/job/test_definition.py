@@ -30,6 +30,15 @@ def test_a_job_of_a_function_calls_it_with_keywords() -> None:
     check_job(made)
 
 
+def test_any_name_of_a_parameter_is_an_argument() -> None:
+    @job
+    def greet(self: str, func: str = "") -> None: ...
+
+    assert greet.job(self="ann", func="hi").arguments == {"self": "ann", "func": "hi"}
+    assert Job.from_func(greet, self="ann").with_arguments(self="bob").arguments == {"self": "bob"}
+    assert greet.job.with_meta(self=1)("ann").with_meta(func=2).meta == {"self": 1, "func": 2}
+
+
 def test_a_decorated_function_is_still_the_function() -> None:
     assert jobs.registered(a=4) == 4
     assert jobs.registered.__name__ == "registered"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -84,6 +85,16 @@ def test_an_upgrade_that_returns_no_arguments_is_refused() -> None:
     def work() -> None: ...
 
     with pytest.raises(InvalidArguments, match="upgrade= returned None"):
+        Signature.of(work, "shop.work").decode("{}")
+
+
+def test_an_upgrade_that_returns_what_json_cannot_hold_is_refused() -> None:
+    @job(version=2, upgrade=lambda arguments, version: {"at": datetime(2031, 5, 1, tzinfo=UTC)})
+    def work(at: datetime) -> None: ...
+
+    with pytest.raises(
+        InvalidArguments, match=r"shop\.work: upgrade= returned .* of version 1: .*plain JSON"
+    ):
         Signature.of(work, "shop.work").decode("{}")
 
 
