@@ -81,4 +81,8 @@ async def test_a_frozen_worker_settles_nothing_of_what_others_run(
     # Jobs that were claimed ahead of the HELD ones, which take all slots, are released.
     assert ledger.repeated(dsn) >= HELD
     assert tables.counters(dsn) == (count, HELD, HELD)
-    assert oracles.find_overlaps(book, {zombie.pid: 0.0}) == []
+    oracles.check_claimed_before_each_run(dsn, book)
+    # Nobody ran what it held before it was overdue.
+    (silence,) = ledger.silenced(dsn)
+    assert silence.pid == zombie.pid
+    assert oracles.find_overlaps(book, {zombie.pid: silence.beat_at + TIMEOUT_S}) == []
