@@ -24,11 +24,14 @@ def bystander(book: Book, queue: str, number: int) -> Job:
     return function.job(book=str(book), number=number, seconds=0.1).with_queue(queue)
 
 
-def check_bystander(done: QueuedJob, deaths: int) -> None:
-    """It may have run at that many deaths, and has not failed."""
+def check_bystander(done: QueuedJob, book: Book, deaths: int) -> None:
+    """It may have run at that many deaths, has run again for each of these only, and has not
+    failed."""
     assert (done.state, done.attempt) == (State.SUCCEEDED, 1)
     assert {error["types"][0] for error in done.errors} <= {"chancy.Lost"}
     assert len(done.errors) == done.crashes <= deaths
+    assert done.arguments is not None
+    assert book.count("begin")[done.arguments["number"]] <= 1 + done.crashes
 
 
 @pytest.mark.chaos
@@ -60,7 +63,7 @@ async def test_only_the_job_that_crashes_three_times_fails(
                 await asyncio.sleep(0.02)
             # The queue goes on meanwhile: nobody waits for the end of the killer.
             for reference in references:
-                check_bystander(await reference.wait(20), deaths)
+                check_bystander(await reference.wait(20), book, deaths)
             dead = await killing.wait(30)
             assert worker.log.count("child_died") == deaths
             worker.process.terminate()
