@@ -33,6 +33,11 @@ CALLED = """
 select meta -> 'batch' ->> 'of', meta -> 'batch' ->> 'on', count(*), count(distinct id)
 from chancy.finished_jobs where meta -> 'batch' ? 'of' group by 1, 2
 """
+#: Jobs that failed although they were not told to and have not worn out three workers.
+UNDUE = """
+select id, func, state, crashes, errors from chancy.finished_jobs
+where state <> 4 and func not like '%%.fail' and crashes < 3
+"""
 
 
 @pytest.fixture
@@ -95,4 +100,5 @@ async def test_each_batch_ends_once_despite_crashes(
     for one in found:
         check(one, outcomes[str(one.id)], told[str(one.id)])
     assert ask(batches_dsn, "select * from chancy.batches_jobs where state = 0") == []
+    assert ask(batches_dsn, UNDUE) == []
     logger.info("batches=%d killed=%d frozen=%d", len(ids), fleet.killed, fleet.frozen)
