@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+import time
 from pathlib import Path
 
 from chancy.plugins.redis.settings import RedisSettings
@@ -37,7 +38,8 @@ def declare(url: str, folder: Path) -> Streams:
     async def handle(events: Events[Order]) -> None:
         run = next(runs)
         async for order in events.records():
-            note(str(events.partition), f"{os.getpid()}:{run} {order.key} {order.seq}")
+            line = f"{os.getpid()}:{run} {order.key} {order.seq} {time.monotonic()}"
+            note(str(events.partition), line)
 
     @streams.timer(every_s=0.1)
     async def tick() -> None:

@@ -91,7 +91,15 @@ class Crew:
 
     def seen(self, partition: int) -> list[Line]:
         parts = [line.split() for line in self.lines(str(partition))]
-        return [(run, int(key), int(seq)) for run, key, seq in parts]
+        return [(run, int(key), int(seq)) for run, key, seq, _ in parts]
+
+    def check_repeated(self, partition: int) -> None:
+        """What comes again is what had been processed last: the rest was acknowledged long ago."""
+        first, before = dict[str, float](), 0.0
+        for line in self.lines(str(partition)):
+            _, _, seq, at = line.split()
+            assert first.setdefault(seq, float(at)) > before - LAG_S, (partition, seq)
+            before = max(before, first[seq])
 
     async def kept(self, partition: int) -> list[int]:
         """The numbers of the events in the log."""
@@ -175,6 +183,7 @@ async def check(crew: Crew, killed: dict[float, set[int]]) -> None:
     for partition in range(PARTITIONS):
         lines = crew.seen(partition)
         check_order(partition, lines)
+        crew.check_repeated(partition)
         seen = {seq for _, _, seq in lines}
         for seq in crew.confirmed.keys() - seen:
             if seq % KEYS % PARTITIONS == partition:
