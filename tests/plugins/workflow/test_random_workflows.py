@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from chancy import Chancy, PushError, WaitTimeout
 from chancy.plugins.workflow import StepRecord, WorkflowReference, WorkflowState
+from tests.faults import ledger
 from tests.plugins.workflow import audit, model, run_worker
 from tests.plugins.workflow.fleet import SEED, Fleet
 from tests.plugins.workflow.random_workflows import (
@@ -41,6 +42,7 @@ HARM_S, ALL_S = 5.0, 20.0
 #: The payload of a signal.
 SIGNALLED = 1_000
 LEFT = "select id from chancy.jobs where meta #>> '{workflow,id}' = %s"
+CLAIMS = "select count(*) from ledger.claims where id = %s"
 FAILURES = "select id, errors from chancy.finished_jobs where id = any (%s) and errors is not null"
 #: Of the whole database, in the end.
 MISSING = """
@@ -138,6 +140,7 @@ async def servers(flows_dsn: str, request: pytest.FixtureRequest) -> Sequence[st
 @pytest.fixture
 def fleet(servers: Sequence[str], chance: random.Random) -> Iterator[Fleet]:
     audit.begin(servers[0])
+    ledger.open_ledger(servers[0])
     made = Fleet("tests.plugins.workflow.run_worker", servers, 3, chance, long=True)
     yield made
     made.stop()
@@ -220,7 +223,7 @@ def check_model(run: Run, states: Mapping[str, str], graph: model.Graph, ran: li
 
 def check_book(lines: Sequence[list[str]], run: Run, steps: Mapping[str, StepRecord]) -> None:
     """In the records of the steps themselves, none began before the steps it waits for had ended,
-    and all succeeded steps ran."""
+    none more often than its job was claimed, and all succeeded steps ran."""
     over: set[str] = set()
     for what, _, _, name in lines:
         if what == "end":
@@ -237,6 +240,10 @@ def check_book(lines: Sequence[list[str]], run: Run, steps: Mapping[str, StepRec
         elif step.state.value == "succeeded" and step.undoes is not None:
             given = str(steps[step.undoes].result)
             assert ["undo", str(run.reference.id), given, name] in lines
+        if step.func is not None and step.job_id is not None and step.queue != "fast":
+            ((claims,),) = ask(run.dsn, CLAIMS, [step.job_id])
+            begun = ["begin", str(run.reference.id), str(step.run), name]
+            assert lines.count(begun) <= claims, f"{name} began without a claim"
 
 
 async def check(run: Run, dsn: str, lines: Sequence[list[str]]) -> int:
