@@ -217,9 +217,7 @@ async def test_hours_of_load_with_a_fault_every_half_minute(
     totals |= {"claimed_again": ledger.repeated(dsn), "stale": fleet.stale(), "pages_seen": seen}
     readings.write(into, {**totals, "seconds": SECONDS, "faults": Counter(faults.made)})
     fleets.tell(**totals, p99_ms=[one.p99_ms for one in readings.windows])
-    assert ask(dsn, PUSHED) == [(producer.pushed,)], "lost, or pushed twice"
-    ask(dsn, LATE)
-    ledger.check(dsn)
+    check_ends(dsn, producer.pushed)
     assert seen > SECONDS / 10
     if len(readings.windows) >= 20:
         readings.check_flat()
@@ -229,7 +227,19 @@ async def test_hours_of_load_with_a_fault_every_half_minute(
 LATE = """
 delete from ledger.pushes as p using chancy.jobs as j
 where j.id = p.id and p.func = 'tests.faults.jobs.tick' and j.state <> 1"""
+FAILED = (
+    "select id, func, state, crashes, errors from chancy.finished_jobs"
+    " where state <> 4 and crashes < 3"
+)
 PUSHED = "select count(*) from ledger.pushes where func = 'tests.faults.jobs.sustain'"
+
+
+def check_ends(dsn: str, pushed: int) -> None:
+    """Each job has ended once, and failed of three crashes only."""
+    assert ask(dsn, PUSHED) == [(pushed,)], "lost, or pushed twice"
+    ask(dsn, LATE)
+    ledger.check(dsn)
+    assert ask(dsn, FAILED) == []
 
 
 async def read(readings: Readings, fault: str) -> bool:
