@@ -132,3 +132,4 @@ async def test_jobs_of_a_killed_worker_succeed_on_the_next_one(
         supervisor.process.terminate()
         assert supervisor.process.wait(30) == 0
     assert {(job.state, job.crashes, job.result) for job in done} == {(State.SUCCEEDED, 2, True)}
+    assert len(begun.read_text().splitlines()) == 6, "each once, and again for each of two deaths"
