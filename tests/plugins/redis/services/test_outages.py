@@ -40,7 +40,8 @@ async def test_a_worker_stops_all_while_redis_is_unavailable_and_continues(
     file = tmp_path / "ticks"
     with (
         shop(server.url, cluster=False) as place,
-        member(server.url, local="beat", lease_s=LEASE_S) as process,
+        # A fifth of it is left for stopping, also on a busy machine.
+        member(server.url, local="beat", lease_s=5.0) as process,
     ):
         (local,) = await eventually(lambda: place.raw.smembers(place.services.keys.known))
         local = local.decode()
@@ -51,7 +52,7 @@ async def test_a_worker_stops_all_while_redis_is_unavailable_and_continues(
         gone = time.time()
         # Until then its services run and use the processor.
         await eventually(lambda: time.time() - _last(file) > 1.0)
-        assert _last(file) - gone < 2 * LEASE_S
+        assert _last(file) - gone < 5.0
         spent = _cpu_s(process.pid)
         # The processor time is measured over an interval.
         await asyncio.sleep(1.0)
