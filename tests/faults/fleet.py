@@ -45,12 +45,16 @@ class Fleet:
         self._dsn = dsn
         self._start = start_worker
         self._settings = settings
+        #: The silence after which a worker is presumed dead.
+        self.timeout_s = WorkerSettings(dsn=dsn, **settings).heartbeat_timeout_s
         self._chance = chance
         self.alive = [self._begin() for _ in range(size)]
         #: All workers that were killed.
         self.dead: list[WorkerProcess] = []
         #: The time just before each of these was killed, in seconds since 1970.
         self.killed_at: dict[int, float] = {}
+        #: The time from which workers stopped gracefully, and deleted themselves.
+        self.stopped_at = math.inf
         #: The number of killed leaders.
         self.leaders = 0
         self._icy: WorkerProcess | None = None
@@ -112,6 +116,7 @@ class Fleet:
         """Stop all workers gracefully; returns their reports."""
         self.tend()
         self.wait_until_ready()
+        self.stopped_at = time.time()
         return [worker.stop() for worker in self.alive]
 
     def taken_for_dead(self) -> dict[int, float]:
@@ -120,10 +125,9 @@ class Fleet:
 
         They were declared dead then or later, even just after a kill, so their jobs may still run.
         """
-        timeout_s = WorkerSettings(dsn=self._dsn, **self._settings).heartbeat_timeout_s
         found: dict[int, float] = {}
         for one in ledger.silenced(self._dsn):
-            overdue_at = one.beat_at + timeout_s
+            overdue_at = one.beat_at + self.timeout_s
             if overdue_at < self.killed_at.get(one.pid, math.inf):
                 found[one.pid] = min(overdue_at, found.get(one.pid, math.inf))
         return found
@@ -134,10 +138,16 @@ class Fleet:
         return sum(map(int, re.findall(r"settlements_stale count=(\d+)", logs)))
 
     def check_the_living(self) -> None:
-        """Check that hardly any live worker was declared dead.
+        """Check that no worker was declared dead before it was overdue, and hardly a live one.
 
         On a machine that starts processes all the time, a few heartbeats may be late.
         """
+        early = [
+            one
+            for one in ledger.silenced(self._dsn)
+            if one.at < min(one.beat_at + self.timeout_s, self.stopped_at)
+        ]
+        assert early == [], "recovery does not wait for the timeout"
         most = (len(self.alive) + len(self.dead)) // 5
         assert len(self.taken_for_dead()) <= most, "recovery takes jobs of the living"
 

@@ -19,7 +19,7 @@ create schema ledger;
 create table ledger.pushes (id uuid primary key, func text not null);
 create table ledger.claims (
   number bigserial primary key, id uuid not null, lease uuid not null, worker_id uuid not null,
-  unique (id, lease));
+  claimed_at timestamptz not null, unique (id, lease));
 create table ledger.ends (
   number bigserial primary key, id uuid not null, lease uuid, state smallint not null);
 create index on ledger.ends (id);
@@ -33,8 +33,9 @@ begin
 end $$;
 create function ledger.note_claims() returns trigger language plpgsql as $$
 begin
-  insert into ledger.claims (id, lease, worker_id)
-  select n.id, n.lease, n.worker_id from news n where n.state = 1 on conflict do nothing;
+  insert into ledger.claims (id, lease, worker_id, claimed_at)
+  select n.id, n.lease, n.worker_id, n.claimed_at from news n where n.state = 1
+  on conflict do nothing;
   return null;
 end $$;
 create function ledger.note_ends() returns trigger language plpgsql as $$

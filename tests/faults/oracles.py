@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 from chancy.attempt.judge import MAX_CRASHES
@@ -33,12 +34,8 @@ def check_not_run_again(book: Book, settled: Collection[int], offset: int) -> No
     assert again == set()
 
 
-def check_claimed_before_each_run(dsn: str, book: Book) -> None:
-    """Check that no finished job started more often than it was claimed, by the ledger.
-
-    Unlike `find_overlaps` it excuses no worker: a run needs a claim of its own, whoever was
-    presumed dead.
-    """
+def find_unclaimed(dsn: str, *books: Book) -> dict[int, tuple[int, int]]:
+    """Jobs that started more often than they were claimed, by the ledger; returns both numbers."""
     claims = dict(
         ask(
             dsn,
@@ -46,8 +43,17 @@ def check_claimed_before_each_run(dsn: str, book: Book) -> None:
             " left join ledger.claims as c using (id) where f.arguments ? 'number' group by 1",
         )
     )
-    begun = book.count("begin")
-    beyond = {n: (times, claims.get(n)) for n, times in begun.items() if times > claims.get(n, 0)}
+    begun = sum((book.count("begin") for book in books), Counter[int]())
+    return {n: (times, claims.get(n, 0)) for n, times in begun.items() if times > claims.get(n, 0)}
+
+
+def check_claimed_before_each_run(dsn: str, *books: Book) -> None:
+    """Check that no finished job started more often than it was claimed, by the ledger.
+
+    Unlike `find_overlaps` it excuses no worker: a run needs a claim of its own, whoever was
+    presumed dead.
+    """
+    beyond = find_unclaimed(dsn, *books)
     assert beyond == {}, f"jobs by how often they started and were claimed: {beyond}"
 
 
@@ -77,11 +83,14 @@ def find_overlaps(
 
 
 def check_bounds(dsn: str) -> None:
-    """Check that no job has more attempts or crashes than allowed."""
+    """Check that no job has more attempts or crashes than allowed, or than claims that were one, by
+    the ledger."""
     beyond = ask(
         dsn,
-        "select id, attempt, max_attempts, crashes from chancy.finished_jobs"
-        " where attempt > max_attempts or crashes > %s limit 10",
-        [MAX_CRASHES],
+        "select id, attempt, max_attempts, crashes from chancy.finished_jobs as f"
+        " where attempt > max_attempts or crashes > %s or attempt + crashes > ("
+        "  select count(*) from ledger.claims as c where c.id = f.id)"
+        " + (state = 5 and crashes >= %s)::int limit 10",
+        [MAX_CRASHES, MAX_CRASHES],
     )
-    assert beyond == []
+    assert beyond == [], f"more than allowed, or than claims: {beyond}"

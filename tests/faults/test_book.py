@@ -79,7 +79,7 @@ def test_the_runs_of_a_child_are_excused_with_its_parent(book: Book) -> None:
         assert oracles.find_overlaps(book, {parent: 0.0}) == []
 
 
-async def test_a_run_without_a_claim_of_its_own_is_found(dsn: str, book: Book) -> None:
+async def test_a_run_or_a_crash_without_a_claim_of_its_own_is_found(dsn: str, book: Book) -> None:
     ledger.open_ledger(dsn)
     queues = [Queue(name="load", executor="async")]
     async with Chancy(dsn, queues=queues) as chancy, Worker(chancy, queues=["load"]):
@@ -90,6 +90,10 @@ async def test_a_run_without_a_claim_of_its_own_is_found(dsn: str, book: Book) -
         pass
     with pytest.raises(AssertionError, match=r"\{8: \(2, 1\)\}"):
         oracles.check_claimed_before_each_run(dsn, book)
+    oracles.check_bounds(dsn)
+    ask(dsn, "update chancy.finished_jobs set crashes = 1")
+    with pytest.raises(AssertionError, match="claims"):
+        oracles.check_bounds(dsn)
 
 
 def test_only_a_worker_that_was_overdue_while_it_lived_is_excused(
@@ -117,3 +121,8 @@ def test_only_a_worker_that_was_overdue_while_it_lived_is_excused(
     found = fleet.taken_for_dead()
     assert found.keys() == {1, 2}
     assert found[1] == pytest.approx(now - 1.0, abs=0.01)
+    with pytest.raises(AssertionError, match="of the living"):
+        fleet.check_the_living()
+    patient = Fleet(dsn, start_worker, size=0, chance=random.Random(0), heartbeat_timeout_s=60.0)
+    with pytest.raises(AssertionError, match="does not wait"):
+        patient.check_the_living()

@@ -13,7 +13,7 @@ import pytest
 from chancy import Chancy, FairShare, GlobalConcurrency, Queue, RateLimit, Sequential, State
 from chancy.plugins.limits import GlobalLimits
 from chancy.queue.rules import Rule, UnknownRules, encode_rules
-from tests.faults import jobs, tables
+from tests.faults import jobs, ledger, oracles, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.faults.jobs import ALL_TENANTS
@@ -21,7 +21,8 @@ from tests.support.sql import ask
 from tests.support.waiting import eventually
 
 JOBS, TENANTS = 150, 6
-STARTS = "select extract(epoch from claimed_at)::float8 from chancy.finished_jobs order by 1"
+#: Of all attempts, those of the dead and those that failed included.
+STARTS = "select extract(epoch from claimed_at)::float8 from ledger.claims order by 1"
 
 
 def drawn(seed: int) -> tuple[Rule, ...]:
@@ -109,6 +110,7 @@ async def test_rules_hold_while_workers_are_killed(
 ) -> None:
     rules, draw = drawn(seed), random.Random(seed)
     queue = Queue("load", executor="async", concurrency=10, rules=rules)
+    ledger.open_ledger(dsn)
     # One that a busy machine holds up is not taken for dead: its jobs would run twice.
     settings = {"concurrency": 10, "rules": encode_rules(rules), "heartbeat_timeout_s": 30.0}
     async with Chancy(dsn, queues=[queue], plugins=[GlobalLimits()]) as chancy:
@@ -133,4 +135,7 @@ async def test_rules_hold_while_workers_are_killed(
         workers.append(start_worker(dsn, **settings))
     await eventually(lambda: tables.live(dsn) == 0, timeout=60.0)
     assert tables.states(dsn) == {State.SUCCEEDED: JOBS}
+    oracles.check_bounds(dsn)
+    runs = [Book(Path(f"{book}-{tenant}")) for tenant in range(TENANTS)]
+    oracles.check_claimed_before_each_run(dsn, *runs)
     check(rules, book, dsn)
