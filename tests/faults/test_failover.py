@@ -16,7 +16,7 @@ import pytest
 from chancy import BrokerError, Chancy
 from chancy.job.ids import new_id
 from tests.faults import fleet as fleets
-from tests.faults import jobs, ledger
+from tests.faults import jobs, ledger, oracles
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.support.pgbouncer import pgbouncer
@@ -128,9 +128,29 @@ async def test_a_standby_is_promoted_under_load(
     when = [pushes.acknowledged[number] for number in lost]
     assert all(behind_from - MARGIN_S < one < dead_at + MARGIN_S for one in when)
     ledger.check(new.server.dsn())
+    span = None if synchronous else (behind_from - MARGIN_S, dead_at + MARGIN_S)
+    check_claimed(new.server.dsn(), book, span)
 
 
 LIVE = "select count(*) from chancy.jobs"
+
+
+def check_claimed(dsn: str, book: Book, behind: tuple[float, float] | None) -> None:
+    """Nothing ran without a claim but what began by a claim that was not replicated.
+
+    :param behind: the time in which there were such claims.
+    """
+    if behind is None:
+        oracles.check_claimed_before_each_run(dsn, book)
+        return
+    first, last = behind
+    begun = Counter(
+        entry.number
+        for entry in book.entries()
+        if entry.phase == "begin" and first < entry.at_ns / 1e9 < last
+    )
+    beyond = oracles.find_unclaimed(dsn, book)
+    assert all(runs - claims <= begun[number] for number, (runs, claims) in beyond.items())
 
 
 def began_after(book: Book, at: float) -> float:
