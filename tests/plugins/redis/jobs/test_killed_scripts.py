@@ -83,7 +83,8 @@ class Stage:
                     assert not scenario.still or look.keys() == before
                 await scenario.again(scene, chancy)
                 await go_on(scene, chancy, look)
-                await check_ends(scene, chancy, scenario.ended[at], scenario.end)
+                deaths = int(fatal is not None)
+                await check_ends(scene, chancy, scenario.ended[at], scenario.end, deaths=deaths)
                 look.check_counters()
                 return look.keys()
 
