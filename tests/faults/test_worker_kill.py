@@ -9,7 +9,7 @@ from uuid import UUID
 import psutil
 
 from chancy import Chancy
-from tests.faults import jobs, oracles, tables
+from tests.faults import jobs, ledger, oracles, tables
 from tests.faults.book import Book
 from tests.faults.conftest import StartWorker
 from tests.faults.worker_process import WorkerProcess
@@ -47,6 +47,7 @@ async def kill(dsn: str, worker: WorkerProcess, book: Book, toll: Toll) -> UUID:
 async def test_killed_workers_lose_no_job(
     chancy: Chancy, dsn: str, book: Book, start_worker: StartWorker
 ) -> None:
+    ledger.open_ledger(dsn)
     count = 4_000
     # Longer than a busy machine holds up the heartbeats of one that lives.
     workers = first, second, third = [
@@ -67,6 +68,8 @@ async def test_killed_workers_lose_no_job(
     report = third.stop()
     oracles.check_all_succeeded(dsn, count)
     oracles.check_not_run_again(book, toll.settled, toll.offset)
+    oracles.check_bounds(dsn)
+    oracles.check_claimed_before_each_run(dsn, book)
     assert set(book.count("end")) == set(range(count))
     # A death is no attempt; each claim that the dead held was counted as one crash.
     attempts, crashes, errors = tables.counters(dsn)
