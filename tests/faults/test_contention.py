@@ -130,8 +130,10 @@ def test_eight_processes_on_the_same_hundred_jobs(
         check_ledger(ledgers[str(id)], tuple(row))
         assert meta is None or meta["noted"] in ledgers[str(id)].claimed
     # Rows are locked in one order. What is left: a job that is asked to stop and is put back
-    # and finished by two at the same moment, together with another one.
-    assert counts["40P01"] == deadlocks(dsn) <= 10
+    # and finished by two at the same moment, together with another one. Settlements mostly give up
+    # (55P03) when the server would find a deadlock (40P01): after a second.
+    assert counts["40P01"] == deadlocks(dsn)
+    assert counts["40P01"] + counts["55P03"] <= 1
 
 
 def check_duel(where: Where, id: UUID, lease: UUID, answers: Sequence[Any]) -> str:
