@@ -201,6 +201,12 @@ class Letters:
         rows = await self._tables.fetch("page", *chosen, at, id, limit, most_bytes)
         return [LetterPosition(utc(died_at), id) for id, died_at in rows]
 
+    async def replayed_as(self, id: UUID) -> UUID | None:
+        """The job of the last replay of a dead letter, which no other transaction replays until
+        this one ends; None if it was not replayed, or is gone."""
+        rows = await self._tables.fetch("replayed_as", id)
+        return rows[0][0] if rows else None
+
     async def replay(
         self,
         ids: Sequence[UUID],

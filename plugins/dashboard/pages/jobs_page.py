@@ -12,12 +12,13 @@ from chancy.job.definition import QueuedJob
 from chancy.job.ids import new_ids
 from chancy.plugins.dashboard.access import Action
 from chancy.plugins.dashboard.job_rows import JobPage, find_page
+from chancy.plugins.dashboard.pages.letters_page import replay_as_seen
 from chancy.plugins.dashboard.redaction import line
 from chancy.plugins.dashboard.search import QUALIFIERS, SearchError, parse, with_states
 from chancy.plugins.dashboard.site import Refused, View, uuid_of
 from chancy.plugins.dashboard.snapshot import snapshot_of
 from chancy.plugins.dashboard.undertaking import Session, announced, deed, stopped
-from chancy.plugins.dead_letter import DeadLetters
+from chancy.plugins.dead_letter import DeadLetters, LetterFilter
 from chancy.plugins.dead_letter.store import Letters
 from chancy.queue.queue import DEFAULT_BROKER
 from chancy.states import State
@@ -163,20 +164,30 @@ async def replay(view: View) -> Response:
     ids = [job.id for job in jobs if job.state is State.FAILED]
     if not ids:
         raise Refused(409, "nothing was changed: only failed jobs can be retried")
-    if asked := await _confirmed(view, ids, "Retry {} jobs"):
-        return asked
+    chancy = view.site.chancy
+    if len(ids) > 1:
+        before = await Letters(chancy.broker).count(LetterFilter(ids=ids, replayed=True))
+        if before == len(ids):
+            raise Refused(409, "nothing was changed: all of these jobs were retried before")
+        effect = f"{before} of them were retried before, and are left out." if before else ""
+        if asked := await view.confirm(f"Retry {len(ids) - before} jobs", "jobs", effect):
+            return asked
     async with deed(view) as act:
-        found = await Letters(act.store, view.site.chancy.broker).replay(
-            ids, new_ids(len(ids)), prepare=view.site.chancy.prepare_stored, force=True
-        )
+        letters = Letters(act.store, chancy.broker)
+        if len(ids) == 1:
+            found = await replay_as_seen(view, letters, ids[0])
+        else:
+            found = await letters.replay(ids, new_ids(len(ids)), prepare=chancy.prepare_stored)
         if not found:
             raise Refused(
-                409, "nothing was changed: the jobs have no dead letters, or their unique keys are "
-                "held by other jobs",
+                409, "nothing was changed: the jobs have no dead letters, were retried before, or "
+                "their unique keys are held by other jobs",
             )  # fmt: skip
-        detail = {"replays": {str(id): str(job) for id, job in found.items()}}
+        detail: dict[str, object] = {"replays": {str(id): str(job) for id, job in found.items()}}
+        if len(found) < len(jobs):
+            detail["left_out"] = len(jobs) - len(found)
         await act.note(Action.REPLAY_LETTER, _subject(jobs), detail, jobs=len(found))
-    if len(found) == 1:
+    if len(ids) == 1:
         (job,) = found.values()
         return RedirectResponse(view.url(f"jobs/{job}", done=act.entry), 303)
     return view.done(act.entry, "jobs")

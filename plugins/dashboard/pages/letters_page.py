@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
@@ -136,12 +136,26 @@ async def _one(view: View, action: Action) -> DeadLetter:
     return letter
 
 
+async def replay_as_seen(view: View, letters: Letters, id: UUID) -> Mapping[UUID, UUID]:
+    """Replay a dead letter whose last replay is the one that the form names, or that has none;
+    returns the new id, if any, by that of the dead letter.
+
+    :raises Refused: it was replayed since the page of the form was shown.
+    """
+    last = await letters.replayed_as(id)
+    if last is not None and str(last) != view.field("seen"):
+        raise Refused(
+            409, f"it was replayed already, as {last}: its page offers to do so once more"
+        )
+    prepare = view.site.chancy.prepare_stored
+    return await letters.replay([id], new_ids(1), prepare=prepare, force=True)
+
+
 async def replay(view: View) -> Response:
     letter = await _one(view, Action.REPLAY_LETTER)
     async with deed(view) as act:
-        found = await Letters(act.store, view.site.chancy.broker).replay(
-            [letter.id], new_ids(1), prepare=view.site.chancy.prepare_stored, force=True
-        )
+        letters = Letters(act.store, view.site.chancy.broker)
+        found = await replay_as_seen(view, letters, letter.id)
         if not found:
             why = (
                 "this application has no processor of its stream"

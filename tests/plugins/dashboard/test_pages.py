@@ -335,6 +335,44 @@ async def test_jobs_are_cancelled_run_and_retried_one_by_one_and_together(shop: 
         assert "run job now" in audit
 
 
+async def test_a_stale_page_does_not_replay_a_job_again(shop: Chancy) -> None:
+    await fail(shop, 1)
+    (failed,) = await DeadLetters().find(shop)
+    id = str(failed.id)
+    async with browser(shop, OPERATOR) as olaf:
+        for path, page in (("jobs/replay", "jobs"), ("dead-letters/replay", "dead-letters")):
+            seen = _seen((await olaf.get(f"{page}/{id}")).text)
+            _done(await olaf.post(path, {"id": id, "seen": seen}))
+            for stale in (seen, ""):
+                refused = await olaf.post(path, {"id": id, "seen": stale})
+                assert refused.status_code == 409, path
+                assert "It was replayed already, as " in text_of(refused)
+        assert ">Retry again<" in (await olaf.get(f"jobs/{id}")).text
+        assert ">Replay again<" in (await olaf.get(f"dead-letters/{id}")).text
+    assert (await shop.counts())["billing"].pending == 2
+
+
+def _seen(page: str) -> str:
+    """The last replay that the form of a page names."""
+    found = re.search(r'name="seen" value="([^"]*)"', page)
+    return present(found)[1]
+
+
+async def test_jobs_retried_before_are_left_out_of_those_that_are_selected(shop: Chancy) -> None:
+    await fail(shop, 3)
+    ids = [str(one.id) for one in await DeadLetters().find(shop)]
+    async with browser(shop, OPERATOR) as olaf:
+        _done(await olaf.post("jobs/replay", {"id": ids[0]}))
+        asked = text_of(await olaf.post("jobs/replay", {"id": ids}))
+        assert "Retry 2 jobs? 1 of them were retried before, and are left out." in asked
+        done = _done(await olaf.post("jobs/replay", {"id": ids, "confirmed": "yes"}))
+        assert "2 changed, 1 left out." in text_of(await olaf.get(done.lstrip("/")))
+        again = await olaf.post("jobs/replay", {"id": ids})
+        assert again.status_code == 409
+        assert "all of these jobs were retried before" in text_of(again)
+    assert (await shop.counts())["billing"].pending == 3
+
+
 async def test_a_job_on_hold_is_released(shop: Chancy) -> None:
     held = await shop.push(send_receipt.job(order=1).with_hold("invoice"))
     other = await shop.push(send_receipt.job(order=2))
