@@ -18,13 +18,12 @@ from chancy.job.definition import QueuedJob
 from chancy.job.fields import PRIORITIES, check_run_at
 from chancy.plugins.dashboard.access import Action
 from chancy.plugins.dashboard.job_rows import fraction_of
-from chancy.plugins.dashboard.redaction import tree
+from chancy.plugins.dashboard.redaction import Masked, tree
 from chancy.plugins.dashboard.site import Refused, View, uuid_of
 from chancy.plugins.dashboard.undertaking import deed
 from chancy.plugins.dead_letter import DeadLetter, DeadLetters
 from chancy.plugins.job_logs import JobLogs, LogLine
 from chancy.plugins.job_logs.lines import SQL, read_last, shown
-from chancy.serialization.sealed import key_of
 from chancy.states import WAITING, State
 
 #: The most lines of a log that are shown; the command shows all.
@@ -82,7 +81,7 @@ async def show(view: View) -> Response:
         arguments=tree(job.arguments, site.masked) if shows else None,
         meta=tree(meta, site.masked) if shows and meta else None,
         result=tree({"result": job.result}, site.masked) if shows else None,
-        push=_command(job, site.masked.copy(dict(job.arguments or {}))) if shows else None,
+        push=_command(job, site.masked) if shows else None,
         origin=_origin(job, letter),
         lines=lines,
         changeable=job.state in WAITING and await _stored_here(view, id),
@@ -210,11 +209,11 @@ def _progress(job: QueuedJob) -> tuple[float | None, str] | None:
     return fraction_of(found), str(found.get("text") or "")
 
 
-def _command(job: QueuedJob, arguments: Mapping[str, Any]) -> str:
-    """The command that pushes such a job. Masked values stay masked. Empty if it is encrypted."""
-    if key_of(job.arguments) is not None:
+def _command(job: QueuedJob, masked: Masked) -> str:
+    """The command that pushes such a job; empty unless all of its arguments can be shown."""
+    if job.arguments is None or masked.copy(job.arguments) != job.arguments:
         return ""
-    text = json.dumps(arguments, ensure_ascii=False)
+    text = json.dumps(job.arguments, ensure_ascii=False)
     if len(text) > 4_000:
         return ""
     words = ["chancy", "push", job.func, "--args", text, "--queue", job.queue]
