@@ -31,7 +31,8 @@ class AuditEntry:
     :param detail: the ids, the filter or the settings.
     :param jobs: how many jobs, or other things, were changed.
     :param ended_at: None while it is in progress.
-    :param error: why it did not end as it should.
+    :param error: why it did not end as it should, or who has stopped it.
+    :param stopped_by: who has asked it to stop.
     """
 
     id: int
@@ -43,7 +44,7 @@ class AuditEntry:
     jobs: int
     ended_at: datetime | None
     error: str | None
-    stop_asked: bool
+    stopped_by: str | None
 
 
 class Audit:
@@ -75,10 +76,10 @@ class Audit:
 
     async def count(
         self, id: int, jobs: int, *, ended: bool = False, error: str | None = None
-    ) -> bool:
-        """Count jobs of an entry; returns whether its action is asked to stop."""
-        ((stop,),) = await self._tables.fetch("audit_count", id, jobs, ended, error)
-        return bool(stop)
+    ) -> str | None:
+        """Count jobs of an entry; returns who has asked its action to stop, if anybody has."""
+        ((stopped_by,),) = await self._tables.fetch("audit_count", id, jobs, ended, error)
+        return None if stopped_by is None else str(stopped_by)
 
     async def end_lost(self) -> None:
         """End the actions whose process has died. A role that may only read leaves it to others."""
@@ -88,9 +89,9 @@ class Audit:
             if error.sqlstate not in _READ_ONLY:
                 raise
 
-    async def stop(self, id: int) -> bool:
+    async def stop(self, id: int, who: str) -> bool:
         """Ask an action to stop; False if it has ended."""
-        return bool(await self._tables.fetch("audit_stop", id))
+        return bool(await self._tables.fetch("audit_stop", id, who))
 
     async def get(self, id: int) -> AuditEntry | None:
         found = await self._tables.fetch("audit_page", _LAST, 1, id)

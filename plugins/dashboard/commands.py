@@ -122,7 +122,7 @@ def list_(line: CommandLine, limit: int, before: int | None, json_: bool) -> Non
 
 def _end(entry: AuditEntry) -> str:
     if entry.ended_at is None:
-        return "stopping" if entry.stop_asked else "in progress"
+        return "stopping" if entry.stopped_by else "in progress"
     return entry.error or "done"
 
 
@@ -139,7 +139,7 @@ def stop(line: CommandLine, id: int, json_: bool) -> None:
     """
 
     async def main(chancy: Application) -> bool:
-        return await Audit(chancy.broker, 365.0).stop(id)
+        return await Audit(chancy.broker, 365.0).stop(id, "chancy audit stop")
 
     found = line.run(main)
     if json_:

@@ -172,9 +172,10 @@ async def close(site: Site) -> None:
 async def _run(site: Site, entry: int, who: str, step: Step) -> None:
     error = None
     try:
-        ended = False
-        while not ended:
-            ended = await _batch(site, entry, who, step)
+        stopped_by, more = None, True
+        while more and stopped_by is None:
+            more, stopped_by = await _batch(site, entry, who, step)
+        error = f"stopped by {stopped_by}" if more else None
     except asyncio.CancelledError:
         error = "the dashboard was stopped"
     except Exception as raised:
@@ -185,11 +186,11 @@ async def _run(site: Site, entry: int, who: str, step: Step) -> None:
     site.looks.forget()
 
 
-async def _batch(site: Site, entry: int, who: str, step: Step) -> bool:
-    """One batch. Returns whether it was the last one."""
+async def _batch(site: Site, entry: int, who: str, step: Step) -> tuple[bool, str | None]:
+    """One batch. Returns whether there may be more, and who has asked to stop."""
     async with site.chancy.transaction() as connection:
         session = Session(site.store.schema, connection)
         audit = Audit(session, site.keep_audit_days)
         count = await step(Deed(session, audit, who))
-        stop = await audit.count(entry, count or 0)
-    return count is None or stop
+        stopped_by = await audit.count(entry, count or 0)
+    return count is not None, stopped_by

@@ -32,6 +32,6 @@ async def stop(view: View) -> Response:
         raise Refused(404, "there is no such entry")
     if entry.who != view.person.name:
         view.require(Action.PURGE_LETTER, entry.subject)
-    if not await view.site.audit.stop(entry.id):
+    if not await view.site.audit.stop(entry.id, view.person.name):
         raise Refused(409, "it has ended already")
     return view.done(entry.id, "audit")

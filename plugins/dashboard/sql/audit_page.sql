@@ -2,7 +2,7 @@
 -- Index: the primary key, backwards. No locks. Safe to repeat.
 select
   id, {schema}.utc(at), who, action, subject, detail::text, jobs, {schema}.utc(ended_at), error,
-  stop_asked
+  stopped_by
 from {schema}.dashboard_audit
 where id < $1::bigint
   and ($3::bigint is null or id = $3)

@@ -116,7 +116,7 @@ async def test_the_audit_is_listed_and_its_actions_are_stopped(shop: Chancy) -> 
     assert f"--before {going}" in page.err
     stopped = await asyncio.to_thread(run, "stop", going, "--json")
     assert stopped.json == {"entry": going, "found": True}
-    assert await audit.count(going, 1) is True
+    assert await audit.count(going, 1) == "chancy audit stop"
     assert "stopping" in (await asyncio.to_thread(run, "list")).out
     for id in (done, 999):
         await asyncio.to_thread(partial(run, "stop", id, code=1))

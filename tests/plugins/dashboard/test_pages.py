@@ -804,6 +804,28 @@ async def test_actions_of_a_mounted_dashboard_stop_when_the_service_does(shop_ds
     assert written.error == "the dashboard was stopped"
 
 
+async def test_a_stopped_action_ends_with_who_stopped_it(shop: Chancy) -> None:
+    begun, asked = asyncio.Event(), asyncio.Event()
+
+    async def step(_: Deed) -> int:
+        begun.set()
+        await asked.wait()
+        return 5
+
+    async with browser(shop, ADMIN) as ada:
+        view = View(site_of(shop), Request({"type": "http", "headers": []}), OPERATOR)
+        entry = await start(view, Action.CANCEL_JOB, "queue:mail", {}, step)
+        await begun.wait()
+        _done(await ada.post("audit/stop", {"entry": str(entry)}))
+        asked.set()
+        await _ended(shop)
+        shown = text_of(await ada.get("audit"))
+    assert "stopped by ada" in shown
+    assert "done" not in shown
+    written = present(await site_of(shop).audit.get(entry))
+    assert (written.who, written.jobs, written.error) == ("olaf", 5, "stopped by ada")
+
+
 async def test_a_stream_ends_so_that_a_service_can_stop(
     shop: Chancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,9 +44,9 @@ set beat_at = clock_timestamp() - case pid when 1 then interval '12 s' else inte
 where pid in (1, 4711)"""
 AUDIT = """
 insert into chancy.dashboard_audit (
-  at, who, action, subject, detail, jobs, stop_asked, ended_at, error)
+  at, who, action, subject, detail, jobs, ended_at, error)
 select clock_timestamp() - v.ago * interval '1 minute', v.who, v.action, v.subject,
-  v.detail::jsonb, v.jobs, false, case when v.ended then clock_timestamp() end, v.error
+  v.detail::jsonb, v.jobs, case when v.ended then clock_timestamp() end, v.error
 from (values
   (3000, 'eve', 'pause queue', 'queue:billing', null, 0, true, null),
   (2990, 'eve', 'resume queue', 'queue:billing', null, 0, true, null),

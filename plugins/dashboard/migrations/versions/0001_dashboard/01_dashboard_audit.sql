@@ -8,7 +8,7 @@ create table {schema}.dashboard_audit (
   subject text not null,
   detail jsonb,
   jobs int not null default 0,
-  stop_asked boolean not null default false,
+  stopped_by text,
   counted_at timestamptz not null default clock_timestamp(),
   ended_at timestamptz,
   error text
