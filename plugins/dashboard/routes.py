@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from chancy.errors import BrokerUnavailable, ChancyError
+from chancy.errors import BrokerUnavailable, ChancyError, NotOpen
 from chancy.plugins.dashboard.access import LOCAL, Action, Auth, Can, Person, refusal
 from chancy.plugins.dashboard.live import Live
 from chancy.plugins.dashboard.pages import PAGES
@@ -27,6 +27,7 @@ from chancy.plugins.dashboard.site import (
     Refused,
     Site,
     View,
+    base_of,
     check_origin,
     read_form,
 )
@@ -56,6 +57,11 @@ HEADERS = {
 _AWAY = (
     "The database cannot be reached. Workers go on with the jobs that they run, and claim no "
     "others until it is back. Look at its server and its log; this page tries again every 5 s."
+)
+_CLOSED = (
+    "The application is not open. The service must open it when it starts: give it "
+    "lifespan=chancy_lifespan(chancy), or enter “async with chancy”. This page tries again every "
+    "5 s."
 )
 _TITLES = {403: "Not allowed", 404: "Not found"}
 
@@ -88,7 +94,14 @@ def build(chancy: Chancy, plugin: DashboardPlugin, *, auth: Auth | None, can: Ca
         for method, path, handler in (*PAGES, ("GET", "live", live.stream))
     ]
     files = StaticFiles(packages=[("chancy.plugins.dashboard", "static")])
-    handlers = {404: _not_found, 405: _not_found}
+    no_page = _endpoint(site, _no_page)
+
+    async def not_found(request: Request, _: Exception) -> Response:
+        if request.method == "GET":
+            return await no_page(request)
+        return PlainTextResponse("chancy: there is no such page\n", 404)
+
+    handlers = {404: not_found, 405: not_found}
     app = Starlette(
         routes=[*routes, Mount("/static", files)], lifespan=lifespan, exception_handlers=handlers
     )
@@ -122,6 +135,11 @@ class Guarded:
                 ]  # fmt: skip
             await send(message)
 
+        if scope["path"] in ("", scope.get("root_path", "").rstrip("/")):
+            query = scope["query_string"].decode("latin-1")
+            front = f"{base_of(Request(scope))}/" + (f"?{query}" if query else "")
+            await RedirectResponse(front)(scope, receive, guarded)
+            return
         await self._app(scope, receive, guarded)
 
 
@@ -148,7 +166,10 @@ def _endpoint(site: Site, handler: Callable[[View], Awaitable[Response]]) -> End
             return await _problem(site, request, view, error.status, str(error))
         except BrokerUnavailable as error:
             logger.warning("dashboard_page_failed path=%s: %s", request.url.path, error)
-            return await _problem(site, request, view, 503, _AWAY, away=True)
+            title, why = "No database", _AWAY
+            if isinstance(error, NotOpen):
+                title, why = "Not open", _CLOSED
+            return await _problem(site, request, view, 503, why, away=title)
         except ChancyError as error:
             return await _problem(site, request, view, 400, str(error))
 
@@ -181,18 +202,18 @@ async def _problem(
     status: int,
     message: str,
     *,
-    away: bool = False,
+    away: str = "",
 ) -> Response:
     """The page of an error.
 
-    :param away: the database cannot be reached.
+    :param away: the title, if the database cannot be read.
     """
     if view is None:  # without a user there is no menu: the message alone
         return PlainTextResponse(f"chancy: {message}\n", status)
-    title = "No database" if away else _TITLES.get(status, "Not done")
+    title = away or _TITLES.get(status, "Not done")
     message = f"{message[:1].upper()}{message[1:]}".removesuffix(".") + "."
     return await view.render("problem.html", status, title=title, message=message, away=away)
 
 
-async def _not_found(_: Request, __: Exception) -> Response:
-    return PlainTextResponse("chancy: there is no such page\n", 404)
+async def _no_page(_: View) -> Response:
+    raise Refused(404, "there is no such page")

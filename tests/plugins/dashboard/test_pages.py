@@ -8,7 +8,7 @@ import itertools
 import re
 import shlex
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -22,6 +22,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount
+from starlette.types import ASGIApp
 
 from chancy import (
     Chancy,
@@ -752,17 +753,59 @@ async def _by_django(scope: Any, receive: Any, send: Any) -> None:
     await PlainTextResponse("django")(scope, receive, send)
 
 
-async def test_it_is_mounted_in_starlette_and_beside_django(shop: Chancy) -> None:
+def _beside_django(site: ASGIApp) -> Callable[[Any, Any, Any], Coroutine[Any, Any, None]]:
     """As the guide has it."""
-    site = Dashboard(shop, auth=by_header)
 
     async def beside(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and f"{scope['path']}/".startswith("/ops/queue/"):
+        if scope["type"] == "lifespan":
+            await site(scope, receive, send)
+        elif scope["type"] == "http" and f"{scope['path']}/".startswith("/ops/queue/"):
             below = dict(scope, root_path=scope.get("root_path", "") + "/ops/queue")
             await site(below, receive, send)
         else:
             await _by_django(scope, receive, send)
 
+    return beside
+
+
+async def test_beside_django_the_server_opens_the_application(shop_dsn: str) -> None:
+    beside = _beside_django(Dashboard(application(shop_dsn), auth=by_header))
+    asked, answered = asyncio.Queue[dict[str, Any]](), asyncio.Queue[Any]()
+    serving = asyncio.create_task(beside({"type": "lifespan"}, asked.get, answered.put))
+    await asked.put({"type": "lifespan.startup"})
+    assert await answered.get() == {"type": "lifespan.startup.complete"}
+    transport = httpx.ASGITransport(app=beside, client=("10.1.1.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://shop.example") as client:
+        page = await client.get("/ops/queue/queues", headers={"x-person": "olaf"})
+    assert page.status_code == 200
+    await asked.put({"type": "lifespan.shutdown"})
+    assert await answered.get() == {"type": "lifespan.shutdown.complete"}
+    await serving
+
+
+async def test_an_application_that_is_not_open_is_no_database_that_is_away(shop_dsn: str) -> None:
+    async with browser(application(shop_dsn), OPERATOR) as olaf:
+        page = await olaf.get("queues?done=1")
+    assert page.status_code == 503
+    assert "Not open The application is not open." in text_of(page)
+    assert "chancy_lifespan(chancy)" in text_of(page)
+
+
+async def test_an_address_without_a_page_has_the_menu(shop: Chancy) -> None:
+    async with browser(shop, VIEWER) as vera:
+        for path in ("none", "jobs/", "jobs/cancel/", "static/none.css"):
+            page = await vera.get(path)
+            assert page.status_code == 404, path
+            assert 'aria-label="Pages"' in page.text, path
+            assert "There is no such page." in text_of(page)
+        assert (await vera.client.post("/none")).status_code == 404
+        stranger = await vera.get("none", **{"x-person": "eve"})
+        assert stranger.status_code == 401
+
+
+async def test_it_is_mounted_in_starlette_and_beside_django(shop: Chancy) -> None:
+    site = Dashboard(shop, auth=by_header)
+    beside = _beside_django(site)
     starlette = Starlette(routes=[Mount("/ops/queue", site)])
     for service in (starlette, beside):
         transport = httpx.ASGITransport(app=service, client=("10.1.1.1", 1))
@@ -779,6 +822,9 @@ async def test_it_is_mounted_in_starlette_and_beside_django(shop: Chancy) -> Non
             assert done.headers["location"].startswith("/ops/queue/queues?done=")
             assert (await client.get("/ops/queue/static/icon.svg")).status_code == 200
             assert (await client.get("/ops/queue/")).status_code == 200
+            bare = await client.get("/ops/queue?span=7d")
+            assert bare.status_code == 307
+            assert bare.headers["location"].endswith("/ops/queue/?span=7d")
             if service is beside:
                 assert (await client.get("/elsewhere")).text == "django"
 
