@@ -20,7 +20,8 @@ COUNTED = ("pending", "held", "running", "scheduled")
 class Gauges:
     """The state of the queues and of the database.
 
-    :param jobs: unfinished jobs by state, one of `COUNTED`, and queue, as far as they were counted.
+    :param jobs: unfinished jobs by state, one of `COUNTED`, and queue, as far as they were counted;
+        0 for declared queues without any.
     :param capped: the states and queues that may have more jobs than were counted.
     :param oldest_s: seconds for which the oldest due job of a queue in Postgres has waited.
     :param dead_rows: of the table of unfinished jobs, by the statistics of the server.
@@ -55,6 +56,11 @@ async def look(broker: Broker) -> Gauges:
         if more:
             capped.add((name, queue))
     found, _ = await _elsewhere(broker)
+    # An alert on a queue that is empty needs a sample; one whose broker is unavailable has none.
+    for queue, name in await tables.fetch("declared"):
+        if name == DEFAULT_BROKER or name in found:
+            for counted in COUNTED:
+                jobs[counted].setdefault(queue, 0)
     for queue, counts in (pair for there in found.values() for pair in there.items()):
         for name in COUNTED:
             if number := getattr(counts, name):

@@ -659,8 +659,25 @@ async def test_counts_that_stopped_say_so(dsn: str, caplog: pytest.LogCaptureFix
     )
     async with application(dsn, Metrics()) as chancy:
         found = await look(chancy.broker)
-    assert found.jobs["pending"] == {"deep": 10_000}
+    assert found.jobs["pending"] == {"deep": 10_000, "default": 0}
     assert found.capped == {("pending", "deep")}
+
+
+async def test_declared_queues_without_jobs_have_counts_of_zero(dsn: str) -> None:
+    other = TwoBrokers()
+    async with application(dsn, Metrics(), other) as chancy:
+        for queue in (Queue("empty"), Queue("far", broker="memory")):
+            await chancy.declare(queue)
+        await chancy.push(work.job("fine").with_queue("later").with_delay(timedelta(hours=1)))
+        found = await look(chancy.broker)
+        for state in ("pending", "held", "running", "scheduled"):
+            assert found.jobs[state]["empty"] == found.jobs[state]["far"] == 0
+        assert found.jobs["scheduled"]["later"] == 1
+        assert "empty" not in found.oldest_s
+        other.away = True
+        found = await look(chancy.broker)
+    assert "empty" in found.jobs["pending"]
+    assert "far" not in found.jobs["pending"]
 
 
 async def test_a_web_process_exposes_what_all_workers_have_stored(
