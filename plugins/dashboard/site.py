@@ -253,6 +253,12 @@ class View:
     def allows(self, action: Action, subject: str = "") -> bool:
         return bool(self.site.can(self.person, action, subject))
 
+    @property
+    def menu(self) -> Sequence[tuple[str, str]]:
+        """The paths and names of the pages that the person may see."""
+        audit = self.allows(Action.VIEW_AUDIT)
+        return [(path, name) for path, name in self.site.menu if audit or path != "audit"]
+
     def shows(self, func: str) -> bool:
         """Whether the person may see arguments, results and meta of a function's jobs."""
         if func not in self._shows:

@@ -10,8 +10,8 @@ from starlette.responses import RedirectResponse, Response
 
 from chancy.job.ids import new_ids
 from chancy.plugins.dashboard.access import Action
-from chancy.plugins.dashboard.job_rows import find_batch
-from chancy.plugins.dashboard.search import SearchError, parse
+from chancy.plugins.dashboard.job_rows import SCANNED, find_batch
+from chancy.plugins.dashboard.search import Search, SearchError, parse
 from chancy.plugins.dashboard.site import Refused, View
 from chancy.plugins.dashboard.undertaking import Deed, Session, start
 from chancy.plugins.dead_letter.store import Letters
@@ -63,10 +63,11 @@ async def _all(
         labels = ", ".join(state.label for state in sorted(allowed))
         raise Refused(400, f"{verb} needs a search for jobs that are {labels}")
     view.require(action, f"queue:{wanted.queue}" if wanted.queue else "")
-    if asked := await view.confirm(f"{verb}: all jobs of the search “{text}”", "jobs"):
+    wanted = replace(wanted, states=states)
+    effect = "" if view.field("confirmed") else await _extent(view, action, wanted)
+    if asked := await view.confirm(f"{verb}: all jobs of the search “{text}”", "jobs", effect):
         return asked
     subject = f"queue:{wanted.queue}" if wanted.queue else "jobs"
-    wanted = replace(wanted, states=states)
     after: str | None = None
     ended = False
 
@@ -82,3 +83,12 @@ async def _all(
 
     entry = await start(view, action, subject, {"search": text}, step)
     return RedirectResponse(view.url("audit", done=entry), 303)
+
+
+async def _extent(view: View, action: Action, wanted: Search) -> str:
+    """How many jobs match, as far as one look finds them."""
+    store, allows = view.site.store, view.searches
+    jobs, after = await find_batch(store, wanted, None, allows=allows, limit=SCANNED)
+    mine = view.mine(action, (job.queue for job in jobs))
+    count = sum(job.queue in mine for job in jobs)
+    return f"{count:,}{'' if after is None else ' or more'} match now."

@@ -57,6 +57,21 @@ async def _declared(chancy: Chancy, name: str) -> Queue:
     return next(queue for queue in await chancy.control.queues() if queue.name == name)
 
 
+async def test_the_overview_fits_a_phone_when_a_queue_has_a_long_name(shop_dsn: str) -> None:
+    async with application(shop_dsn) as chancy, tab(chancy) as it:
+        assert isinstance(chancy.control, SqlStore)
+        await chancy.control.fetch(
+            "insert into chancy.metrics select 60,"
+            " date_bin('1 min', clock_timestamp() - interval '2 min', 'epoch'), q, 'shop.x',"
+            " 5, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '{5}', '{5}', '{5}'"
+            " from unnest(array['mail', rpad('q', 60, 'abcdefghi_')]) as q"
+        )
+        await it.page.set_viewport_size({"width": 375, "height": 740})
+        await it.open("")
+        await expect(it.page.get_by_role("combobox")).to_be_visible()
+        assert await it.page.evaluate("document.documentElement.scrollWidth") == 375
+
+
 async def test_an_operator_steers_queues_and_jobs(shop_dsn: str) -> None:
     async with staged(shop_dsn) as chancy, tab(chancy) as it:
         page = it.page

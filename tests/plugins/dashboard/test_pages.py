@@ -469,7 +469,7 @@ async def test_all_jobs_of_a_search_are_changed_in_batches(shop: Chancy) -> None
     async with browser(shop, OPERATOR, can=elsewhere) as olaf:
         form = {"q": "state:scheduled"}
         asked = await olaf.post("jobs/run-all", form)
-        assert "all jobs of the search “state:scheduled”?" in text_of(asked)
+        assert "all jobs of the search “state:scheduled”? 620 match now." in text_of(asked)
         assert (await shop.counts())["mail"].scheduled == 620
         assert "/audit?done=" in _done(await olaf.post("jobs/run-all", {**form, "confirmed": "y"}))
         await _ended(shop)
@@ -789,6 +789,12 @@ async def test_an_application_that_is_not_open_is_no_database_that_is_away(shop_
     assert page.status_code == 503
     assert "Not open The application is not open." in text_of(page)
     assert "chancy_lifespan(chancy)" in text_of(page)
+
+
+async def test_the_menu_has_the_audit_for_those_who_may_see_it(shop: Chancy) -> None:
+    for person, sees in ((VIEWER, False), (OPERATOR, True)):
+        async with browser(shop, person) as one:
+            assert ('href="/audit"' in (await one.get()).text) is sees
 
 
 async def test_an_address_without_a_page_has_the_menu(shop: Chancy) -> None:
