@@ -102,6 +102,30 @@ def test_a_day_that_passes_does_not_change_the_structure(empty_dsn: str) -> None
     assert structure(empty_dsn) == before
 
 
+def test_rows_of_every_table_can_be_deleted_while_a_publication_has_it(empty_dsn: str) -> None:
+    every = Chancy(empty_dsn, plugins=shipped()).hooks.components
+    schema.upgrade(empty_dsn, components=every)
+    nameless = ask(
+        empty_dsn,
+        "select c.relname from pg_class c where c.relnamespace = 'chancy'::regnamespace"
+        " and c.relkind in ('r', 'p') and c.relreplident <> 'f' and not exists ("
+        "  select from pg_index i where i.indrelid = c.oid and i.indisprimary)",
+    )
+    assert nameless == []
+    (day,) = ask(empty_dsn, "select to_char(now() at time zone 'UTC', 'YYYYMMDD')")[0]
+    ask(empty_dsn, f"drop table chancy.finished_jobs_{day}")
+    insert = (
+        "insert into chancy.finished_jobs (id, pos, state, queue, priority, func, attempt,"
+        " max_attempts, crashes, pushed_at, finished_at) select gen_random_uuid(), 1, 4, 'q', 0,"
+        " 'a.b', 1, 1, 0, at, at from unnest(array[now(), now() - interval '9 days']) at"
+    )
+    ask(empty_dsn, insert)
+    ask(empty_dsn, "create publication everything for all tables")
+    assert ask(empty_dsn, "select chancy.make_days(0)") == [(1,)]
+    assert ask(empty_dsn, "select chancy.drop_days(7)") == [("finished_jobs_default",)]
+    ask(empty_dsn, "select chancy.forget_finished()")
+
+
 def assert_plans_are_not_compiled(dsn: str) -> None:
     pinned = ask(
         dsn,

@@ -53,6 +53,7 @@ begin
       execute format(
         'create table {schema}.%I (like {schema}.finished_jobs including defaults'
         ' including constraints)', v_name);
+      execute format('alter table {schema}.%I replica identity full', v_name);
       -- Rows that came before their partition did stand in the default one, and would refuse it.
       execute format(
         'with late as (delete from {schema}.finished_jobs_default where finished_at >= %L'
