@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import asyncio
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
@@ -33,6 +34,36 @@ create trigger refuse_once before insert on chancy.finished_jobs
 for each row execute function refuse_once();
 """
 
+FINISH = """
+insert into chancy.finished_jobs (id, pos, state, queue, priority, func, attempt, max_attempts,
+  crashes, pushed_at)
+values (gen_random_uuid(), 1, 4, 'q', 0, 'a.b', 1, 1, 0, now())
+"""
+#: A delete waits while another session has the advisory lock 7.
+HELD_DELETE = """
+create function hold() returns trigger language plpgsql set lock_timeout = 0 as $$
+begin
+  perform pg_advisory_xact_lock_shared(7);
+  return old;
+end
+$$;
+create trigger hold before delete on chancy.finished_jobs_default
+for each row execute function hold();
+"""
+HELD = """
+select count(*) > 0 from pg_locks l join pg_database d on d.oid = l.database
+where d.datname = current_database() and l.locktype = 'advisory' and l.objid = 7 and not l.granted
+"""
+REFUSED_DELETE = """
+create function refuse() returns trigger language plpgsql as $$
+begin
+  raise 'it came meanwhile' using errcode = 'check_violation';
+end
+$$;
+create trigger refuse before delete on chancy.finished_jobs_default
+for each row execute function refuse();
+"""
+
 
 def today() -> str:
     return f"chancy.finished_jobs_{datetime.now(UTC):%Y%m%d}"
@@ -52,6 +83,39 @@ async def test_results_are_kept_while_the_partition_of_today_is_attached(
         count = f"select count(*) from {today()}".encode()
         assert observer.execute(count).fetchone() == (1,)
     assert "settlement_refused" not in caplog.text
+
+
+async def test_jobs_that_finish_while_a_partition_gets_its_rows_do_not_keep_it_from_being_made(
+    dsn: str,
+) -> None:
+    ask(dsn, f"drop table {today()}")
+    ask(dsn, FINISH)
+    ask(dsn, HELD_DELETE)
+    with psycopg.connect(dsn, autocommit=True) as observer:
+        observer.execute("select pg_advisory_lock(7)")
+        making = asyncio.create_task(asyncio.to_thread(ask, dsn, "select chancy.make_days(7)"))
+        await eventually(lambda: observer.execute(HELD).fetchone() == (True,))
+        observer.execute(FINISH)
+        observer.execute("select pg_advisory_unlock(7)")
+        assert await making == [(1,)]
+    assert ask(dsn, f"select count(*) from {today()}") == [(2,)]
+
+
+def test_a_day_that_cannot_be_made_is_left_out(dsn: str) -> None:
+    later = f"chancy.finished_jobs_{datetime.now(UTC) + timedelta(days=3):%Y%m%d}"
+    ask(dsn, f"drop table {today()}, {later}")
+    ask(dsn, FINISH)
+    ask(dsn, REFUSED_DELETE)
+    with psycopg.connect(dsn, autocommit=True) as session:
+        notices: list[str | None] = []
+        session.add_notice_handler(lambda notice: notices.append(notice.message_primary))
+        assert session.execute("select chancy.make_days(7)").fetchone() == (1,)
+        name = f"{datetime.now(UTC):%Y-%m-%d}"
+        assert notices == [f"days without a partition: {name}: it came meanwhile"]
+        with pytest.raises(psycopg.errors.CheckViolation, match=f"{name}: it came meanwhile"):
+            session.execute("select chancy.make_days(7)")
+        session.execute("drop trigger refuse on chancy.finished_jobs_default")
+        assert session.execute("select chancy.make_days(7)").fetchone() == (1,)
 
 
 async def test_a_settlement_that_is_refused_once_keeps_its_outcome(

@@ -5,7 +5,8 @@
 -- to vacuum at once.
 -- Partitions are attached, not created in place: that would lock the whole table against reads. To
 -- split a day drops its empty partition, which does lock it, for as long as 24 tables take to make.
--- Stops after waiting 100 ms for a lock, and is called again later. Safe to repeat.
+-- Leaves out a day for whose locks it waits 100 ms, or whose rows other sessions change meanwhile, with
+-- a warning, and fails if it creates none because of that. Is called again later. Safe to repeat.
 create function {schema}.make_days(p_ahead int, p_from int default 0) returns int
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -25,47 +26,70 @@ declare
   v_step interval;
   v_begin timestamp;
   v_name text;
+  v_day_made int;
   v_made int := 0;
+  v_postponed text;
+  v_state text;
+  v_message text;
 begin
   for v_day in select v_today + i from generate_series(p_from, p_ahead) as i loop
-    v_table := 'finished_jobs_' || to_char(v_day, 'YYYYMMDD');
-    v_step := case when v_many and v_day between v_today + 1 and v_today + 2
-      then interval '1 hour' else interval '1 day' end;
-    if exists (
-      select
-      from pg_inherits i
-      join pg_class c on c.oid = i.inhrelid
-      where i.inhparent = '{schema}.finished_jobs'::regclass
-        and c.relname ~ ('^' || v_table || '[0-9]{2}$'))
-    then
-      v_step := '1 hour';
-    elsif to_regclass(format('%I.%I', {schema_text}, v_table)) is not null then
-      continue when v_step = '1 day';
-      execute format('select not exists (select from {schema}.%I)', v_table) into v_empty;
-      continue when not v_empty;
-      execute format('drop table {schema}.%I', v_table);
-    end if;
-    for v_begin in
-      select * from generate_series(v_day::timestamp, v_day + interval '1 day' - v_step, v_step)
-    loop
-      v_name := v_table || case v_step when '1 day' then '' else to_char(v_begin, 'HH24') end;
-      continue when to_regclass(format('%I.%I', {schema_text}, v_name)) is not null;
-      execute format(
-        'create table {schema}.%I (like {schema}.finished_jobs including defaults'
-        ' including constraints)', v_name);
-      execute format('alter table {schema}.%I replica identity full', v_name);
-      -- Rows that came before their partition did stand in the default one, and would refuse it.
-      execute format(
-        'with late as (delete from {schema}.finished_jobs_default where finished_at >= %L'
-        ' and finished_at < %L returning *) insert into {schema}.%I select * from late',
-        v_begin || '+00', v_begin + v_step || '+00', v_name);
-      execute format(
-        'alter table {schema}.finished_jobs attach partition {schema}.%I'
-        ' for values from (%L) to (%L)',
-        v_name, v_begin || '+00', v_begin + v_step || '+00');
-      v_made := v_made + 1;
-    end loop;
+    begin
+      v_day_made := 0;
+      v_table := 'finished_jobs_' || to_char(v_day, 'YYYYMMDD');
+      v_step := case when v_many and v_day between v_today + 1 and v_today + 2
+        then interval '1 hour' else interval '1 day' end;
+      if exists (
+        select
+        from pg_inherits i
+        join pg_class c on c.oid = i.inhrelid
+        where i.inhparent = '{schema}.finished_jobs'::regclass
+          and c.relname ~ ('^' || v_table || '[0-9]{2}$'))
+      then
+        v_step := '1 hour';
+      elsif to_regclass(format('%I.%I', {schema_text}, v_table)) is not null then
+        continue when v_step = '1 day';
+        execute format('select not exists (select from {schema}.%I)', v_table) into v_empty;
+        continue when not v_empty;
+        execute format('drop table {schema}.%I', v_table);
+      end if;
+      for v_begin in
+        select * from generate_series(v_day::timestamp, v_day + interval '1 day' - v_step, v_step)
+      loop
+        v_name := v_table || case v_step when '1 day' then '' else to_char(v_begin, 'HH24') end;
+        continue when to_regclass(format('%I.%I', {schema_text}, v_name)) is not null;
+        execute format(
+          'create table {schema}.%I (like {schema}.finished_jobs including defaults'
+          ' including constraints)', v_name);
+        execute format('alter table {schema}.%I replica identity full', v_name);
+        -- Rows that came before their partition did stand in the default one, and would refuse it.
+        -- Jobs finish while most of them move, and wait while those move that came meanwhile.
+        for v_turn in 1 .. 2 loop
+          if v_turn = 2 then
+            lock table {schema}.finished_jobs_default in share row exclusive mode;
+          end if;
+          execute format(
+            'with late as (delete from {schema}.finished_jobs_default where finished_at >= %L'
+            ' and finished_at < %L returning *) insert into {schema}.%I select * from late',
+            v_begin || '+00', v_begin + v_step || '+00', v_name);
+        end loop;
+        execute format(
+          'alter table {schema}.finished_jobs attach partition {schema}.%I'
+          ' for values from (%L) to (%L)',
+          v_name, v_begin || '+00', v_begin + v_step || '+00');
+        v_day_made := v_day_made + 1;
+      end loop;
+      v_made := v_made + v_day_made;
+    exception
+    when lock_not_available or check_violation then
+      get stacked diagnostics v_state = returned_sqlstate, v_message = message_text;
+      v_postponed := concat_ws('; ', v_postponed, format('%s: %s', v_day, v_message));
+    end;
   end loop;
+  if v_postponed is not null and v_made = 0 then
+    raise '%', v_postponed using errcode = v_state;
+  elsif v_postponed is not null then
+    raise warning 'days without a partition: %', v_postponed;
+  end if;
   return v_made;
 end
 $$
