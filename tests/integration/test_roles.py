@@ -130,7 +130,12 @@ def test_a_worker_that_is_a_member_of_the_owner_prunes(cast: Cast) -> None:
     ask(cast.dsn, f"grant {owner} to {worker}")
     assert ask(cast.of(RoleKind.WORKER), make)[0][0] > 0
     ask(cast.dsn, f"revoke {owner} from {worker}")
-    # What a member made belongs to itself; it works as the others do, by way of the parent.
+    # What a member made belongs to the owner, who migrates it, and is used by way of the parent.
+    owners = (
+        "select distinct relowner::regrole::text from pg_class"
+        " where relnamespace = 'chancy'::regnamespace"
+    )
+    assert ask(cast.dsn, owners) == [(owner,)]
     insert = (
         "insert into chancy.finished_jobs (id, pos, state, queue, priority, func, attempt,"
         " max_attempts, crashes, pushed_at, finished_at) values (gen_random_uuid(), 1, 4, 'q', 0,"

@@ -5,6 +5,7 @@
 -- to vacuum at once.
 -- Partitions are attached, not created in place: that would lock the whole table against reads. To
 -- split a day drops its empty partition, which does lock it, for as long as 24 tables take to make.
+-- A partition gets the owner of the table, of whom the caller may only be a member.
 -- Leaves out a day for whose locks it waits 100 ms, or whose rows other sessions change meanwhile, with
 -- a warning, and fails if it creates none because of that. Is called again later. Safe to repeat.
 create function {schema}.make_days(p_ahead int, p_from int default 0) returns int
@@ -26,6 +27,11 @@ declare
   v_step interval;
   v_begin timestamp;
   v_name text;
+  v_owner text := (
+    select r.rolname
+    from pg_class c
+    join pg_roles r on r.oid = c.relowner
+    where c.oid = '{schema}.finished_jobs'::regclass and r.rolname <> current_user);
   v_day_made int;
   v_made int := 0;
   v_postponed text;
@@ -61,6 +67,9 @@ begin
           'create table {schema}.%I (like {schema}.finished_jobs including defaults'
           ' including constraints)', v_name);
         execute format('alter table {schema}.%I replica identity full', v_name);
+        if v_owner is not null then
+          execute format('alter table {schema}.%I owner to %I', v_name, v_owner);
+        end if;
         -- Rows that came before their partition did stand in the default one, and would refuse it.
         -- Jobs finish while most of them move, and wait while those move that came meanwhile.
         for v_turn in 1 .. 2 loop
