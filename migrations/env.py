@@ -67,6 +67,8 @@ if context.is_offline_mode():
 else:
     context.configure(connection=settings["connection"], **options)
 with context.begin_transaction():
+    if context.is_offline_mode() and not concurrently:
+        context.execute(settings["secure"])
     if settings["makes_schema"] and not schema_exists():
         context.execute("create schema if not exists " + settings["placeholders"]["schema"])
     context.run_migrations()

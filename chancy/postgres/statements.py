@@ -8,6 +8,13 @@ from importlib.resources.abc import Traversable
 
 from chancy.checks import check_schema_name
 
+#: A role that may create objects in a schema of the search path could provide a function or an
+#: operator that suits a statement better than the one of pg_catalog, and that a migration
+#: would call: see CVE-2018-1058.
+SEARCH_PATH = "pg_catalog, pg_temp"
+#: The first statement of a transaction that migrates or grants.
+SECURE = f"set local search_path = {SEARCH_PATH}"
+
 
 def quoted(schema: str) -> str:
     """The schema as an SQL identifier. The name is checked and quoted."""

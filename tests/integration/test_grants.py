@@ -224,7 +224,7 @@ def test_a_hostile_name_of_a_role_is_a_name(migrated_dsn: str) -> None:
             text = "\n".join(f"{s};" for s in grants.statements(W, name, "chancy", COMPONENTS))
             done = subprocess.run(
                 [psql, "-v", "ON_ERROR_STOP=1", "-q", migrated_dsn],
-                input=f"set standard_conforming_strings = {setting};\n{text}",
+                input=f"set standard_conforming_strings = {setting};\nbegin;\n{text}\ncommit;",
                 capture_output=True, text=True, check=False, timeout=20,
             )  # fmt: skip
             assert (done.returncode, done.stderr) == (0, "")

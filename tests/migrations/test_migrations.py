@@ -10,14 +10,33 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from chancy import Chancy
 from chancy.errors import SchemaMismatch
 from chancy.postgres.dsn import KEEPALIVES_IDLE_S
+from chancy.postgres.schema import grants, sessions
 from chancy.postgres.schema import migrate as schema
-from chancy.postgres.schema import sessions
-from chancy.postgres.schema.component import Component
+from chancy.postgres.schema.component import Component, RoleKind
+from chancy.postgres.statements import SEARCH_PATH
 from chancy.testing.structure import structure
+from tests.migrations.test_shipped import shipped
 from tests.support.sql import ask
 from tests.support.waiting import eventually_sync
+
+PLANTED = """
+create function planted() returns text language plpgsql as $$
+begin
+  raise 'a planted function was called';
+end
+$$;
+create function format(text, text) returns text return planted();
+create function format(text, text, text) returns text return planted();
+create function format(text, text, int, int) returns text return planted();
+create function starts_with(name, text) returns boolean return planted() is null;
+create function same(oid, regnamespace) returns boolean return planted() is null;
+create operator = (leftarg = oid, rightarg = regnamespace, function = same);
+create function joined(text, regclass) returns text return planted();
+create operator || (leftarg = text, rightarg = regclass, function = joined);
+"""
 
 
 def test_the_revision_of_the_code_is_the_newest_of_the_history(empty_dsn: str) -> None:
@@ -84,6 +103,30 @@ def test_settings_of_a_database_that_change_what_statements_mean(empty_dsn: str)
         ):
             ask(dsn, f"select chancy.push('q', '{func}')")
     assert ask(dsn, "select chancy.with_meta(null, ' {\"a\": 1}')") == [({"a": 1},)]
+
+
+def test_functions_and_operators_of_others_are_not_called(empty_dsn: str) -> None:
+    """A role that may create in `public` provides some that suit better than those of Postgres."""
+    every = Chancy(empty_dsn, plugins=shipped()).hooks.components
+    ask(empty_dsn, PLANTED)
+    schema.upgrade(empty_dsn, components=every)
+    assert schema.revisions(empty_dsn)["core"] == schema.HEAD
+    for kind in RoleKind:
+        granted = grants.statements(kind, "planted_owner", "chancy", every)
+        ask(empty_dsn, ";".join(["begin", "create role planted_owner", *granted, "rollback"]))
+    schema.downgrade(empty_dsn, components=every)
+    ask(empty_dsn, "drop schema chancy cascade")
+    ask(empty_dsn, schema.sql("chancy", every))
+    assert schema.revisions(empty_dsn)["core"] == schema.HEAD
+
+
+def test_behind_a_pooler_a_migration_has_its_own_search_path_too(empty_dsn: str) -> None:
+    with sessions.connected(empty_dsn) as connection:
+        with connection.begin():  # as on a session of the pooler, which is not changed
+            connection.exec_driver_sql("set search_path = public")
+        with sessions.locked(connection, "chancy"):
+            shown = connection.exec_driver_sql("show search_path").scalar()
+    assert shown == SEARCH_PATH
 
 
 def test_another_schema_has_tables_and_a_version_of_its_own(empty_dsn: str) -> None:

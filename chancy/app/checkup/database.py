@@ -216,6 +216,24 @@ async def slots(examination: Examination) -> Sequence[Finding]:
     ] or [Finding("slots", "no replication slot is without a reader")]
 
 
+async def search_path(examination: Examination) -> Sequence[Finding]:
+    """Schemas of the search path in which everybody may create functions.
+
+    A function or an operator there that suits a statement better than the one of Postgres is called
+    in its place, with the privileges of this role.
+    """
+    found = ", ".join(name for (name,) in await examination.fetch("open_schemas"))
+    if not found:
+        return [Finding("search_path", "PUBLIC may not create anything in its schemas")]
+    return [
+        Finding(
+            "search_path",
+            f"PUBLIC may create functions in {found}, which can act as this role",
+            f"revoke create on schema {found} from public;",
+        )
+    ]
+
+
 async def live_table(examination: Examination) -> Sequence[Finding]:
     """Dead rows of the table of unfinished jobs."""
     ((live, dead, vacuum_s),) = await examination.fetch("live_table")

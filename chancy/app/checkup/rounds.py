@@ -34,6 +34,7 @@ _OF_SERVER: Mapping[str, _Check] = {
     "transactions": database.transactions,
     "prepared": database.prepared,
     "slots": database.slots,
+    "search_path": database.search_path,
 }
 _OF_TABLES: Mapping[str, _Check] = {
     "bloat": database.live_table,

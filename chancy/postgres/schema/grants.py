@@ -12,7 +12,7 @@ from typing import assert_never
 from chancy.errors import BrokerUnavailable, ConfigurationError
 from chancy.postgres.schema import sessions as maintenance
 from chancy.postgres.schema.component import CORE, CORE_TABLES, Component, Privileges, RoleKind
-from chancy.postgres.statements import quoted
+from chancy.postgres.statements import SECURE, quoted
 from chancy.text import shown
 
 _ALL = "select, insert, update, delete"
@@ -126,7 +126,8 @@ end
 def statements(
     kind: RoleKind, role: str, schema: str = "chancy", components: Sequence[Component] = ()
 ) -> Sequence[str]:
-    """The statements that grant a role the privileges of a kind. They are safe to repeat.
+    """The statements of a transaction that grants a role the privileges of a kind. They are safe to
+    repeat.
 
     They apply to the tables that exist when they are run: run them again after a migration.
 
@@ -135,7 +136,7 @@ def statements(
     to = _identifier(role)
     match kind:
         case RoleKind.OWNER:
-            return [_block(_OWNER, schema, to)]
+            return [SECURE, _block(_OWNER, schema, to)]
         case RoleKind.WORKER | RoleKind.PRODUCER | RoleKind.VIEWER:
             pass
         case _:
@@ -145,6 +146,7 @@ def statements(
         f"{namespace}.{component.version_table}" for component in (CORE, *components)
     )
     found = [
+        SECURE,
         f"grant usage on schema {namespace} to {to}",
         f"grant select on table {versions} to {to}",
         f"grant execute on {_FUNCTIONS[kind].format(schema=namespace)} to {to}",

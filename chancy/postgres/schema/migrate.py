@@ -27,6 +27,7 @@ from chancy.postgres.schema.component import (
     revisions_query,
 )
 from chancy.postgres.schema.status import SchemaState, SchemaStatus
+from chancy.postgres.statements import SECURE
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -153,7 +154,8 @@ def sql(
 
 def revisions(dsn: str, schema: str = "chancy") -> dict[str, str]:
     """The revision of every component that has tables in the schema, installed or not."""
-    with sessions.session(dsn) as connection:
+    with sessions.session(dsn) as connection, connection.transaction():
+        connection.execute(SECURE.encode())
         return read_revisions(lambda sql: connection.execute(sql.encode()).fetchall(), schema)
 
 

@@ -17,7 +17,7 @@ from chancy.checks import check_schema_name
 from chancy.errors import ConfigurationError
 from chancy.postgres.schema import indexes
 from chancy.postgres.schema.component import CORE_NAME, Component
-from chancy.postgres.statements import placeholders
+from chancy.postgres.statements import SEARCH_PATH, SECURE, placeholders
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -167,10 +167,13 @@ def offline(component: Component, schema: str, revision: str) -> str:
         to, concurrently = revision_run.to, revision_run.concurrently
         if concurrently:
             output.write(f"-- {component}, {to}: not in a transaction\n\n")
+            output.write(f"set search_path = {SEARCH_PATH};\n\n")
         config = _config(component, schema, output=output, concurrently=concurrently)
         config.attributes["before"] = indexes.index_of
         with _alembic_lock:
             command.upgrade(config, f"{at}:{to}", sql=True)
+        if concurrently:
+            output.write("reset search_path;\n\n")
         at = to
     return output.getvalue()
 
@@ -199,6 +202,7 @@ def _config(
         version_table=component.version_table,
         makes_schema=component.name == CORE_NAME,
         concurrently=concurrently,
+        secure=SECURE,
     )
     return config
 

@@ -19,6 +19,7 @@ from chancy.postgres.dsn import (
 )
 from chancy.postgres.schema import status
 from chancy.postgres.schema.component import Component
+from chancy.postgres.statements import SEARCH_PATH, SECURE
 
 if TYPE_CHECKING:
     import psycopg
@@ -36,6 +37,10 @@ _DISABLE_TIMEOUTS = (
     " ('idle_in_transaction_session_timeout', 'lock_timeout', 'statement_timeout',"
     " 'transaction_timeout')"
 )
+_SECURE_SESSION = (
+    f"select pg_catalog.set_config('search_path', '{SEARCH_PATH}', false)"
+    " where pg_catalog.pg_backend_pid() operator(pg_catalog.=) {pid}"
+)
 #: Seconds of waiting for another migration after which that is logged.
 _LOG_AFTER_S = 5.0
 
@@ -46,7 +51,10 @@ class TableHeld(ConfigurationError):
 
 @contextmanager
 def session(dsn: str) -> Generator[psycopg.Connection[Any]]:
-    """A psycopg connection in autocommit mode. Its errors become those of chancy."""
+    """A psycopg connection in autocommit mode. Its errors become those of chancy.
+
+    Its search path is `SEARCH_PATH`, except behind a pooler: transactions begin with `SECURE`.
+    """
     import psycopg
 
     from chancy.postgres.drivers.psycopg import failed_statement, refused_session
@@ -60,6 +68,9 @@ def session(dsn: str) -> Generator[psycopg.Connection[Any]]:
         raise refused_session(found.place, error) or error from error
     try:
         with connection:
+            # A pooler, whose sessions other clients use, too, sends another pid.
+            pid = connection.info.backend_pid
+            connection.execute(_SECURE_SESSION.format(pid=pid).encode())
             # Not known behind some proxies.
             status.check_encoding(connection.info.parameter_status("server_encoding") or "UTF8")
             yield connection
@@ -91,6 +102,7 @@ def connected(dsn: str, *, autocommit: bool = False) -> Generator[Connection]:
             "postgresql+psycopg://",
             creator=lambda: psycopg_connection,
             poolclass=NullPool,
+            use_native_hstore=False,  # its statement would come before the first transaction
             isolation_level="AUTOCOMMIT" if autocommit else "READ COMMITTED",
         )
         with engine.connect() as connection:
@@ -136,6 +148,7 @@ def locked(connection: Connection, schema: str) -> Generator[None]:
     log_at = time.monotonic() + _LOG_AFTER_S
     while True:
         with connection.begin():
+            connection.exec_driver_sql(SECURE)
             if connection.execute(acquire, {"schema": schema}).scalar():
                 connection.exec_driver_sql(_DISABLE_TIMEOUTS.format(local="true"))
                 connection.execute(clear_tablespace)

@@ -250,6 +250,16 @@ def test_prepared_transactions_and_slots_that_nothing_reads(own_server: OwnServe
     assert examined(dsn, "--transaction", 0, code=0) == []
 
 
+def test_a_schema_of_the_search_path_in_which_everybody_may_create(dsn: str) -> None:
+    ask(dsn, 'create schema "a b"; grant create on schema "a b", public to public')
+    assert only(examined(dsn))["about"] == "search_path"
+    both = make_conninfo(dsn, options='-c search_path="a\\ b",public')
+    found = only(examined(both))
+    assert found["found"].startswith('PUBLIC may create functions in "a b", public, which')
+    ask(dsn, found["todo"])
+    assert examined(both, code=0) == []
+
+
 def test_a_session_that_waits_for_a_prepared_transaction(own_server: OwnServer) -> None:
     dsn = own_server(max_prepared_transactions="2").dsn()
     ask(dsn, "begin; lock table chancy.awaited; prepare transaction 'left'")
