@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from chancy.clock import Backoff, Clock, is_being_cancelled
 from chancy.containment import HookFailed
-from chancy.errors import BrokerUnavailable
+from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.worker.shutdown import tear_down
 
 logger = logging.getLogger("chancy.worker")
@@ -78,17 +78,19 @@ class ServiceLoops:
                 failures += 1
                 pause = backoff.next_s()
                 if not isinstance(error, HookFailed):  # which is logged already
-                    # Log no trace for an outage.
-                    trace = not isinstance(error, BrokerUnavailable)
-                    logger.error(
-                        "worker_loop_failed name=%s failures=%d next_try_s=%.1f error=%s: %s",
-                        name,
-                        failures,
-                        pause,
-                        type(error).__name__,
-                        error,
-                        exc_info=trace,
-                    )
+                    values = (name, failures, pause, type(error).__name__, error)
+                    # No trace is logged for a lock that is held, or for an outage.
+                    if isinstance(error, StatementFailed) and error.retryable:
+                        logger.warning(
+                            "worker_loop_failed name=%s failures=%d next_try_s=%.1f error=%s: %s",
+                            *values,
+                        )
+                    else:
+                        logger.error(
+                            "worker_loop_failed name=%s failures=%d next_try_s=%.1f error=%s: %s",
+                            *values,
+                            exc_info=not isinstance(error, BrokerUnavailable),
+                        )
                 await self._clock.sleep(pause)
             else:
                 return

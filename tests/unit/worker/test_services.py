@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from chancy.errors import StatementFailed
 from chancy.testing.clock import ManualClock
 from chancy.worker.services import ServiceLoops
 from tests.support.waiting import eventually
@@ -35,6 +36,26 @@ async def test_a_loop_whose_inner_task_was_cancelled_is_started_again(
     await services.stop_all()
     assert runs == 2
     assert caplog.text.count("worker_loop_failed") == 1
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "level", "has_trace"), [("55P03", "WARNING", False), ("42501", "ERROR", True)]
+)
+async def test_a_statement_that_may_succeed_later_is_logged_as_a_warning_without_a_trace(
+    caplog: pytest.LogCaptureFixture, sqlstate: str, level: str, has_trace: bool
+) -> None:
+    clock = ManualClock()
+    services = ServiceLoops(clock)
+
+    async def loop() -> None:
+        raise StatementFailed("canceled", sqlstate=sqlstate)
+
+    services.start("one", loop)
+    await eventually(lambda: clock.sleepers)
+    await services.stop_all()
+    (record,) = caplog.records
+    assert "error=StatementFailed: canceled" in record.message
+    assert (record.levelname, bool(record.exc_info)) == (level, has_trace)
 
 
 async def test_a_loop_that_is_stopped_while_it_fails_at_that_is_done(
