@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
+from chancy import Chancy
 from chancy.errors import ConfigurationError
 from chancy.postgres.schema import migrate as schema
 from chancy.postgres.schema.component import HEAD
@@ -112,3 +113,20 @@ def test_a_table_that_is_held_for_ever_ends_the_upgrade(
             schema.upgrade(empty_dsn)
     assert schema.revisions(empty_dsn) == {"core": FROM}
     schema.upgrade(empty_dsn)
+
+
+def test_a_downgrade_that_ends_names_what_is_gone(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chancy.postgres.schema.migrate._PATIENCE_S", 0.0)
+    every = Chancy(dsn).hooks.components
+    before = schema.revisions(dsn)
+    with psycopg.connect(dsn) as report:
+        report.execute("select from chancy.jobs")
+        with pytest.raises(ConfigurationError) as failed:
+            schema.downgrade(dsn, components=every)
+    gone = [one.name for one in reversed(every) if one.name not in schema.revisions(dsn)]
+    assert before.keys() >= {*gone} > {"cron"}
+    assert str(failed.value).endswith(f"; downgraded before it: {', '.join(gone)}")
+    schema.downgrade(dsn, components=every)
+    assert schema.revisions(dsn) == {}

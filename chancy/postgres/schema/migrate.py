@@ -90,7 +90,9 @@ def downgrade(
 
     :param component: migrate only this component, down to ``revision``. Without it all components
         are migrated, the core last.
-    :raises ConfigurationError: other components depend on these tables.
+    :raises ConfigurationError: other components depend on these tables, or the database rejects a
+        statement. Each component has its own transaction: the message names those that were
+        downgraded before.
     """
     selected = _selected(components, component, revision, shared="base")
     with sessions.connected(dsn) as connection:
@@ -100,8 +102,16 @@ def downgrade(
             for each in selected:
                 status.check_known(each, found.get(each.name), schema)
                 status.check_unneeded(each, revision, components, found, dropped=selected)
+        done: list[str] = []
         for each in reversed(selected):
-            _migrate("downgrade", each, schema, revision, dsn, connection)
+            try:
+                _migrate("downgrade", each, schema, revision, dsn, connection)
+            except ConfigurationError as error:
+                if done:
+                    error.args = (f"{error}; downgraded before it: {', '.join(done)}",)
+                raise
+            if each.name in found:
+                done.append(each.name)
 
 
 def _migrate(
