@@ -106,6 +106,18 @@ def test_the_owner_gets_what_others_have_made(cast: Cast) -> None:
     schema.upgrade(cast.of(RoleKind.OWNER), components=COMPONENTS)
 
 
+def test_the_grant_to_an_owner_gives_way_to_sessions_that_use_a_table(
+    migrated: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = migrated.names[RoleKind.OWNER]
+    with psycopg.connect(migrated.dsn) as report:
+        report.execute("select from chancy.jobs")
+        monkeypatch.setattr("chancy.postgres.schema.sessions.pause", report.rollback)
+        grants.apply(migrated.dsn, "chancy", grants.statements(RoleKind.OWNER, owner))
+    found = ask(migrated.dsn, "select relowner::regrole::text from pg_class where relname = 'jobs'")
+    assert found == [(owner,)]
+
+
 async def test_tables_that_come_later_are_granted_by_another_run(cast: Cast) -> None:
     few = tuple(one for one in COMPONENTS if one.name != "ledger")
     cast.grant(few)

@@ -103,7 +103,7 @@ def test_with_a_million_jobs_no_caller_waits_for_a_second(empty_dsn: str) -> Non
 def test_a_table_that_is_held_for_ever_ends_the_upgrade(
     empty_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.postgres.schema.migrate._PATIENCE_S", 1.0)
+    monkeypatch.setattr("chancy.postgres.schema.sessions.PATIENCE_S", 1.0)
     fill(empty_dsn, 1)
     with psycopg.connect(empty_dsn) as report:
         report.execute(LOOK.encode())
@@ -118,7 +118,7 @@ def test_a_table_that_is_held_for_ever_ends_the_upgrade(
 def test_a_downgrade_that_ends_names_what_is_gone(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chancy.postgres.schema.migrate._PATIENCE_S", 0.0)
+    monkeypatch.setattr("chancy.postgres.schema.sessions.PATIENCE_S", 0.0)
     every = Chancy(dsn).hooks.components
     before = schema.revisions(dsn)
     with psycopg.connect(dsn) as report:

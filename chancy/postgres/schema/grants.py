@@ -6,10 +6,11 @@ call `claim` but not write to `jobs` cannot claim jobs.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
-from chancy.errors import BrokerUnavailable, ConfigurationError
+from chancy.errors import LOCK_NOT_AVAILABLE, BrokerUnavailable, ConfigurationError
 from chancy.postgres.schema import sessions as maintenance
 from chancy.postgres.schema.component import CORE, CORE_TABLES, Component, Privileges, RoleKind
 from chancy.postgres.statements import SECURE, quoted
@@ -164,15 +165,27 @@ def statements(
 def apply(dsn: str, schema: str, grants: Sequence[str]) -> None:
     """Run statements in one transaction, under the lock that migrations take.
 
+    If other sessions hold a table, it retries with short waits for a minute.
+
     :raises ConfigurationError: the database rejects a statement; nothing was granted.
     """
     from sqlalchemy import text
     from sqlalchemy.exc import DBAPIError
 
+    deadline = time.monotonic() + maintenance.PATIENCE_S
     try:
-        with maintenance.connected(dsn) as connection, maintenance.locked(connection, schema):
-            for statement in grants:
-                connection.execute(text(statement.replace(":", "\\:")))
+        with maintenance.connected(dsn) as connection:
+            while True:
+                try:
+                    with maintenance.locked(connection, schema):
+                        for statement in grants:
+                            connection.execute(text(statement.replace(":", "\\:")))
+                    return
+                except DBAPIError as error:
+                    held = getattr(error.orig, "sqlstate", None) == LOCK_NOT_AVAILABLE
+                    if not held or time.monotonic() > deadline:
+                        raise
+                maintenance.pause()
     except DBAPIError as error:
         if getattr(error.orig, "sqlstate", None) is None:
             raise BrokerUnavailable(

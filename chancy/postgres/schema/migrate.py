@@ -6,7 +6,6 @@ the first. The check when a worker starts is one SELECT.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -38,8 +37,6 @@ check = status.check
 
 Fetch = Callable[[str], Awaitable[Sequence[Row]]]
 
-#: Seconds for which a migration retries to lock a table.
-_PATIENCE_S = 60.0
 _UNDEFINED_TABLE = ("42P01", "3F000")
 
 
@@ -123,7 +120,7 @@ def _migrate(
     connection: Connection,
 ) -> None:
     """Run one part after the other, each under the lock, from the revision found at that time."""
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + sessions.PATIENCE_S
     runs = None
     while runs is None or len(runs) > 1:
         try:
@@ -147,7 +144,7 @@ def _migrate(
             if time.monotonic() > deadline:
                 raise
             runs = None
-            time.sleep(random.uniform(0.5, 1.5))
+            sessions.pause()
 
 
 def sql(

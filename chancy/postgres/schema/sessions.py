@@ -10,7 +10,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from chancy.errors import BrokerUnavailable, ConfigurationError
+from chancy.errors import LOCK_NOT_AVAILABLE, BrokerUnavailable, ConfigurationError
 from chancy.postgres.dsn import (
     KEEPALIVES_COUNT,
     KEEPALIVES_IDLE_S,
@@ -30,7 +30,8 @@ logger = logging.getLogger("chancy.migrations")
 # A session that waits for the lock on a table blocks all that request one after it. So a migration
 # waits for half a second, releases its locks, and retries.
 _LOCK_TIMEOUT = "500ms"
-_LOCK_NOT_AVAILABLE = "55P03"
+#: Seconds for which it retries.
+PATIENCE_S = 60.0
 # A second connection may work for long while the first one is idle in a transaction.
 _DISABLE_TIMEOUTS = (
     "select set_config(name, '0', {local}) from pg_settings where name in"
@@ -47,6 +48,11 @@ _LOG_AFTER_S = 5.0
 
 class TableHeld(ConfigurationError):
     """A migration could not get the lock on a table; it was rolled back."""
+
+
+def pause() -> None:
+    """Let others use a table, before it is locked again."""
+    time.sleep(random.uniform(0.5, 1.5))
 
 
 @contextmanager
@@ -181,7 +187,7 @@ def refusals(component: Component) -> Generator[None]:
                 f"the connection was lost during the migration of {component}; uncommitted changes "
                 f"were rolled back, so migrate again: {error.orig}"
             ) from error
-        if sqlstate == _LOCK_NOT_AVAILABLE:
+        if sqlstate == LOCK_NOT_AVAILABLE:
             raise TableHeld(
                 f"the migration of {component} could not lock a table that other sessions hold "
                 f"(see pg_locks), and was rolled back: {error.orig}"
