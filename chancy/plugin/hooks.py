@@ -250,6 +250,8 @@ class Hooks:
         return self._notify if self._settled else None
 
     def _notify(self, batch: Sequence[Settlement], stale: Sequence[Settlement]) -> None:
+        # A plugin could change a list, which is the settler's own and goes to the other plugins.
+        batch, stale = tuple(batch), tuple(stale)
         for contained, settled in self._settled:
             contained.call(None, len(batch), _returning_none, settled, batch, stale)
 

@@ -188,6 +188,25 @@ def test_plugins_get_stored_and_stale_settlements_with_their_claims(
     assert "hook_failed plugin=tests.unit.plugin.test_hooks.HardOfHearing" in caplog.text
 
 
+class Emptying(Plugin):
+    def settled(self, batch: Any, stale: Any) -> None:
+        while batch:
+            batch.pop()
+
+
+def test_a_plugin_cannot_change_the_batch_of_the_settler_and_of_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hearing = Hearing()
+    hooks = Hooks([Emptying(), hearing])
+    assert hooks.after is not None
+    settlement = hooks.judge(claimed(), Returned())
+    batch = [settlement]
+    hooks.after(batch, ())
+    assert batch == hearing.heard == [settlement]
+    assert "plugin=tests.unit.plugin.test_hooks.Emptying hook=settled" in caplog.text
+
+
 def test_the_outcome_of_a_settlement_is_that_of_the_attempt_whatever_plugins_decide() -> None:
     claim, outcome = claimed(), Returned('"mine"', 0.5)
     for plugins, result in (([], '"mine"'), ([Judge("judge", "2")], "2")):
