@@ -15,7 +15,7 @@ from chancy.attempt.outcome import Outcome, Raised, Returned
 from chancy.context.checkpoints import KEY as CHECKPOINTS
 from chancy.errors import UnreadablePayload
 from chancy.job.definition import QueuedJob
-from chancy.serialization.sealed import MARK, key_of, redacted, stored_json
+from chancy.serialization.sealed import MARK, key_of, marked, redacted, stored_json
 
 logger = logging.getLogger("chancy.plugins")
 
@@ -51,6 +51,9 @@ class PayloadCodec(Protocol):
 
     def encode(self, func: str, payload: Payload, text: str) -> str:
         """Return the JSON string to store instead of a JSON string, or the same string.
+
+        What is stored instead is an object with the key ``$chancy`` and a value of your choice,
+        except ``{"encrypted": …, "data": …}``, which is shown as encrypted.
 
         :param func: the path of the job's function; "" for a signal, and to decode a log line.
         """
@@ -111,7 +114,7 @@ class StoredPayloads:
             )
         if meta is not None and MARK in meta:
             found = json.loads(meta)
-            if key_of(found.get(CHECKPOINTS)) is not None:
+            if marked(found.get(CHECKPOINTS)):
                 found[CHECKPOINTS] = self._value(
                     claim.func, Payload.CHECKPOINTS, found[CHECKPOINTS]
                 )
@@ -146,7 +149,8 @@ class StoredPayloads:
         if encoded == text:
             return failure
         value = json.loads(encoded)
-        return Failure(types=failure.types, message=str(redacted(value)), args=(value,))
+        message = "(encoded)" if key_of(value) is None else str(redacted(value))
+        return Failure(types=failure.types, message=message, args=(value,))
 
     def line(self, func: str, line: str) -> str:
         """Encode a logged line of a job for storage; if that fails, return a note instead."""
@@ -174,7 +178,7 @@ class StoredPayloads:
         return self._value(func, Payload.RESULT, value)
 
     def _value(self, func: str, payload: Payload, value: Any) -> Any:
-        if key_of(value) is None:
+        if not marked(value):
             return value
         return json.loads(self._codec.decode(func, payload, json.dumps(value)))
 
@@ -189,10 +193,12 @@ class StoredPayloads:
 
     def _read_failure(self, func: str, stored: Mapping[str, Any]) -> Mapping[str, Any]:
         match stored:
-            case {"args": [value]} if key_of(value) is not None:
+            case {"args": [value]} if marked(value):
                 try:
                     found = self._value(func, Payload.FAILURE, value)
                 except UnreadablePayload:
+                    return stored
+                if found == value:  # the argument of an exception, which is not encoded
                     return stored
                 rest = {name: item for name, item in stored.items() if name != "args"}
                 return {**rest, **found}

@@ -1,4 +1,5 @@
-"""The format of encrypted JSON values: an object with the id of a key and a ciphertext."""
+"""The formats of encoded JSON values. An encrypted one is an object with the id of a key and a
+ciphertext."""
 
 from __future__ import annotations
 
@@ -20,12 +21,24 @@ def sealed(key: str, data: str) -> dict[str, Any]:
     return {FORMAT: {"encrypted": key, "data": data}}
 
 
+#: The end of the error for a value whose format is not known here.
+UNKNOWN_FORMAT = (
+    "has a format of a later version of chancy, or of a plugin that this application does not "
+    "have: upgrade this process, or pass the plugin that decodes it"
+)
+
+
+def marked(value: Any) -> bool:
+    """Whether a value has another format than plain JSON, such as that of a plugin's codec."""
+    return isinstance(value, Mapping) and FORMAT in value
+
+
 def opened(value: Any) -> tuple[str, str, dict[str, Any]] | None:
     """The id of the key of an encrypted value, the ciphertext, and the values added beside them.
 
     None for any other value.
     """
-    if not isinstance(value, Mapping) or FORMAT not in value:
+    if not marked(value):
         return None
     match value[FORMAT]:
         case {"encrypted": str(key), "data": str(data), **more} if not more:
@@ -41,14 +54,14 @@ def key_of(value: Any) -> str | None:
 
 
 def stored_json(text: str) -> Any:
-    """The encrypted value that a text column holds; None for any other text."""
+    """The encoded value that a text column holds; None for any other text."""
     if not text.startswith(f"{{{MARK}"):
         return None
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return None if key_of(value) is None else value
+    return value if marked(value) else None
 
 
 def redaction(key: str) -> str:

@@ -24,7 +24,7 @@ from chancy.fork_lock import ForkLock
 from chancy.serialization import codec
 from chancy.serialization.annotations import ANYTHING, Annotations
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
-from chancy.serialization.sealed import FORMAT, key_of, without_key
+from chancy.serialization.sealed import FORMAT, UNKNOWN_FORMAT, key_of, without_key
 from chancy.serialization.versions import ATTRIBUTE, ArgumentsVersion, later_version
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ class Signature:
             return self._result
 
     def _later(self, what: str) -> str:
-        return f"the {what} has a format of a later version of chancy: upgrade this process"
+        return f"the {what} {UNKNOWN_FORMAT}"
 
 
 class _VersionedSignature(Signature):

@@ -12,7 +12,7 @@ from chancy.errors import (
     UnknownVersion,
     UnreadablePayload,
 )
-from chancy.serialization.sealed import FORMAT, key_of, without_key
+from chancy.serialization.sealed import FORMAT, UNKNOWN_FORMAT, key_of, without_key
 from chancy.text import shown
 
 #: Converts stored arguments, as plain JSON values, from an older version to the current one.
@@ -74,10 +74,7 @@ class ArgumentsVersion(NamedTuple):
             raise UnreadablePayload(f"{path}: {without_key('arguments are', key)}")
         stored = _stored(arguments.pop(FORMAT, None))
         if stored is None:
-            raise InvalidArguments(
-                f"{path}: the stored JSON has a format of a later version of chancy: upgrade this "
-                "process"
-            )
+            raise InvalidArguments(f"{path}: the stored JSON {UNKNOWN_FORMAT}")
         if stored > self.number:
             raise UnknownVersion(
                 f"{path}: the arguments have version {stored}, and this process knows {self.number}"

@@ -49,10 +49,12 @@ from chancy.broker.values import Capability
 from chancy.job.definition import QueuedJob
 from chancy.plugin.discovery import installed, settings_of
 from chancy.plugin.finding import Finding
+from chancy.plugin.payloads import Payload
 from chancy.plugin.plugin import Plugin
 from chancy.postgres.schema import migrate as schema
 from chancy.postgres.schema import revisions as history
 from chancy.postgres.schema.component import Component
+from chancy.serialization.sealed import marked
 from chancy.states import TRANSITIONS, State
 from chancy.testing.memory import MemoryBroker
 from chancy.testing.structure import structure
@@ -72,6 +74,14 @@ _OUTCOMES: Sequence[Outcome] = (
     Cancelled("asked"),
     Released("the worker ends"),
     Lost("the worker is gone"),
+)
+_PAYLOADS = (
+    (Payload.ARGUMENTS, '{"$chancy": {"version": 2}, "a": [1, "é", {"b": null}]}'),
+    (Payload.RESULT, "[1, null]"),
+    (Payload.RESULT, '"text"'),
+    (Payload.FAILURE, '{"type": "shop.Oops", "message": "oops", "trace": "…"}'),
+    (Payload.CHECKPOINTS, '{"paid": {"value": 1, "attempt": 1}}'),
+    (Payload.LOG, '"a line"'),
 )
 _TIMES = ((1, 0, 3), (3, 0, 3), (1, 2, 1))
 
@@ -177,6 +187,22 @@ class PluginContract:
                 assert (decision.id, decision.lease) == (claim.id, claim.lease)
                 assert decision.state in TRANSITIONS[State.RUNNING]
                 assert decision.meta is None or isinstance(json.loads(decision.meta), dict)
+
+    # Payloads
+
+    def test_the_codec_decodes_what_it_encodes(self, plugin: Plugin) -> None:
+        if (codec := plugin.codec()) is None:
+            return
+        for payload, text in _PAYLOADS:
+            plain, encoded = json.loads(text), json.loads(codec.encode("a.b", payload, text))
+            if encoded != plain:
+                assert marked(encoded), f"{payload.value}: not an object with the key $chancy"
+                func = "" if payload is Payload.LOG else "a.b"
+                decoded = codec.decode(func, payload, json.dumps(encoded))
+                assert json.loads(decoded) == plain, f"{payload.value}: not what was encoded"
+            if marked(plain):
+                decoded = codec.decode("a.b", payload, text)
+                assert json.loads(decoded) == plain, "decode() changes what is not encoded"
 
     # Tables
 

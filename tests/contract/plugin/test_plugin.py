@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ import pytest
 
 from chancy import Chancy, Claim, Outcome, Plugin, Runtime, Settlement, State
 from chancy.job.definition import QueuedJob
+from chancy.plugin.payloads import Payload, PayloadCodec
 from chancy.plugin.runtime import Application, Panel
 from chancy.plugins.dead_letter import DeadLetters
 from chancy.plugins.encryption import Encryption, new_key
@@ -119,6 +121,46 @@ class TestLedger(OnTables):
         return Clerk(), Auditor()
 
 
+class Marking(Plugin):
+    """Stores a payload as an object with these keys."""
+
+    def __init__(self, *keys: str) -> None:
+        self.keys = keys
+
+    @classmethod
+    def get_identifier(cls) -> str:
+        return "shop.marking"
+
+    def codec(self) -> PayloadCodec:
+        return _MarkingCodec(self.keys)
+
+
+class _MarkingCodec:
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._keys = keys
+
+    def encode(self, func: str, payload: Payload, text: str) -> str:
+        value: object = text
+        for key in reversed(self._keys):
+            value = {key: value}
+        return json.dumps(value)
+
+    def decode(self, func: str, payload: Payload, text: str) -> str:
+        value = json.loads(text)
+        try:
+            for key in self._keys:
+                value = value[key]
+        except KeyError:
+            return text
+        return value if isinstance(value, str) else json.dumps(value)
+
+
+class TestMarking(PluginContract):
+    @pytest.fixture
+    def plugin(self) -> Plugin:
+        return Marking("$chancy", "mine")
+
+
 CONTRACT = PluginContract()
 
 
@@ -200,6 +242,8 @@ class Claiming(Plugin):
         (CONTRACT.test_judging_keeps_the_id_and_the_lease_of_every_outcome, Holding()),
         (CONTRACT.test_judging_keeps_the_id_and_the_lease_of_every_outcome, Silent()),
         (CONTRACT.test_commands_have_help_and_an_example, Mute()),
+        (CONTRACT.test_the_codec_decodes_what_it_encodes, Marking("mine")),
+        (CONTRACT.test_the_codec_decodes_what_it_encodes, Marking("$chancy")),
     ],
 )
 def test_a_plugin_that_breaks_the_contract_is_found_out(test: Any, plugin: Plugin) -> None:

@@ -225,7 +225,7 @@ def test_further_keywords_of_an_unsupported_annotation_are_refused_with_the_reas
     "of", [signature(Any), signature(int), signature(date), TOTAL, Signature.of(dict, "shop.dict")]
 )
 def test_a_later_format_is_distinguished_from_arguments(of: Signature) -> None:
-    with pytest.raises(InvalidArguments, match="a format of a later version of chancy"):
+    with pytest.raises(InvalidArguments, match="of a plugin that this application does not have"):
         of.decode(f'{{"{FORMAT}":2,"arguments":"…"}}')
     with pytest.raises(InvalidArguments, match=r"\$chancy"):
         of.encode({FORMAT: 2})
@@ -234,7 +234,7 @@ def test_a_later_format_is_distinguished_from_arguments(of: Signature) -> None:
 @pytest.mark.parametrize("annotation", [Any, dict, dict[str, Any], dict[str, date], date])
 def test_a_later_format_is_distinguished_from_results(annotation: Any) -> None:
     of = signature(None, annotation)
-    with pytest.raises(InvalidResult, match="a format of a later version of chancy"):
+    with pytest.raises(InvalidResult, match="of a plugin that this application does not have"):
         of.read_result({FORMAT: 2})
     with pytest.raises(InvalidResult, match=r"the key '\$chancy'"):
         of.encode_result({FORMAT: 2})
