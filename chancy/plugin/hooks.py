@@ -158,10 +158,7 @@ class Hooks:
                     f"{shown(rule.stored)}: use a release that can, or declare the rules again"
                 )
         if queue.rules and not self._claiming:
-            raise ConfigurationError(
-                f"queue {queue.name!r} has rules, and no plugin of this application enforces them: "
-                "pass the plugin GlobalLimits()"
-            )
+            raise _unruled(queue)
 
     def brokers(self, context: BrokerContext) -> Mapping[str, Callable[[], Broker]]:
         """The factories of the brokers that plugins supply, by the name of the broker.
@@ -189,7 +186,7 @@ class Hooks:
     ) -> QueueClaims | None:
         """The claims of a queue, if a plugin supplies them; see `Plugin.claiming`.
 
-        :raises ConfigurationError: two plugins supply them.
+        :raises ConfigurationError: two plugins supply them, or none does for a queue with rules.
         """
         self.check_rules(queue)
         found: QueueClaims | None = None
@@ -202,7 +199,9 @@ class Hooks:
                     f"queue {queue.name!r}: the plugin {identifier!r} and another one both claim "
                     "its jobs: pass one of them"
                 )
-            found = claims or found
+            found = found if claims is None else claims
+        if queue.rules and found is None:
+            raise _unruled(queue)
         return found
 
     def prepare_push(
@@ -316,6 +315,13 @@ class Hooks:
         if isinstance(outcome, Raised) and outcome.error is not None:
             outcome = replace(outcome, error=None)  # its frames hold the variables of the job
         return decision._replace(claim=carried, elapsed_s=outcome.elapsed_s, unusual=outcome)
+
+
+def _unruled(queue: Queue) -> ConfigurationError:
+    return ConfigurationError(
+        f"queue {queue.name!r} has rules, and no plugin of this application enforces them: "
+        "pass the plugin GlobalLimits()"
+    )
 
 
 def _concerning(

@@ -156,8 +156,8 @@ class Plugin:
         """Claims the jobs of a queue in place of its broker; None: the broker claims them.
 
         Called when a worker starts to serve the queue. Only one plugin may return claims for a
-        queue. A plugin that overrides this enforces the rules of queues; without one, a queue with
-        rules is refused.
+        queue. A plugin that returns claims enforces the rules of the queue; without them, a queue
+        with rules is refused.
 
         :param wake: makes the worker claim again. It also does so when jobs of the queue settle.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -25,6 +25,7 @@ from chancy.plugin.hooks import Hooks
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Application, Runtime
 from chancy.queue.queue import Queue
+from chancy.queue.rules import GlobalConcurrency
 from chancy.states import State
 from chancy.testing.memory import MemoryBroker
 from tests.support.claims import claimed
@@ -214,6 +215,19 @@ def test_the_outcome_of_a_settlement_is_that_of_the_attempt_whatever_plugins_dec
         assert (settlement.result, settlement.elapsed_s) == (result, 0.5)
         assert (settlement.outcome, settlement.claim) == (outcome, claim)
         assert Hooks(plugins).judge(claim, outcome).outcome is None
+
+
+class Unclaiming(Plugin):
+    def claiming(self, queue: Queue, broker: Any, wake: Callable[[], None]) -> None:
+        return None
+
+
+def test_a_queue_with_rules_is_refused_if_no_plugin_claims_its_jobs() -> None:
+    hooks, queue = Hooks([Unclaiming()]), Queue("q", executor="async")
+    assert hooks.claiming(queue, MemoryBroker(), lambda: None) is None
+    ruled = replace(queue, rules=(GlobalConcurrency(1),))
+    with pytest.raises(ConfigurationError, match=r"'q' has rules, and no plugin .* enforces them"):
+        hooks.claiming(ruled, MemoryBroker(), lambda: None)
 
 
 def test_services_are_the_plugins_that_serve() -> None:
