@@ -19,6 +19,7 @@ from chancy.containment import Containment, HookFailed, provided, refuse
 from chancy.context.context import JobContext
 from chancy.errors import ConfigurationError, PushError
 from chancy.job.definition import Job, QueuedJob
+from chancy.plugin.contained_claims import ContainedClaims
 from chancy.plugin.decisions import check_decision
 from chancy.plugin.finding import Finding, Severity
 from chancy.plugin.leader import LeaderGate, Unelected
@@ -193,13 +194,15 @@ class Hooks:
         for plugin, contained in self._claiming:
             identifier = contained.plugin
             claim = partial(plugin.claiming, queue, broker, wake)
-            claims = _one(identifier, "claiming", ("claim",), claim)
-            if claims is not None and found is not None:
+            claims = _one(identifier, "claiming", ("claim", "waits"), claim)
+            if claims is None:
+                continue
+            if found is not None:
                 raise ConfigurationError(
                     f"queue {queue.name!r}: the plugin {identifier!r} and another one both claim "
                     "its jobs: pass one of them"
                 )
-            found = found if claims is None else claims
+            found = ContainedClaims(claims, contained)
         if queue.rules and found is None:
             raise _unruled(queue)
         return found

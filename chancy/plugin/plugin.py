@@ -159,6 +159,10 @@ class Plugin:
         queue. A plugin that returns claims enforces the rules of the queue; without them, a queue
         with rules is refused.
 
+        If ``claim`` raises, returns no list of claims, or takes over 60 s, that is logged, and the
+        worker claims again after a few seconds. Claims that the broker has made then are as after a
+        lost response.
+
         :param wake: makes the worker claim again. It also does so when jobs of the queue settle.
         """
         return None

@@ -18,7 +18,7 @@ from chancy.attempt.settlement import Settlement
 from chancy.broker.transaction import Transaction, TransactionHook
 from chancy.broker.values import Capability
 from chancy.context.context import JobContext
-from chancy.errors import ConfigurationError
+from chancy.errors import BrokerError, ConfigurationError
 from chancy.job.definition import QueuedJob
 from chancy.plugin.finding import Finding, Severity
 from chancy.plugin.hooks import Hooks
@@ -228,6 +228,33 @@ def test_a_queue_with_rules_is_refused_if_no_plugin_claims_its_jobs() -> None:
     ruled = replace(queue, rules=(GlobalConcurrency(1),))
     with pytest.raises(ConfigurationError, match=r"'q' has rules, and no plugin .* enforces them"):
         hooks.claiming(ruled, MemoryBroker(), lambda: None)
+
+
+class Forgetful(Unclaiming):
+    def claiming(self, queue: Queue, broker: Any, wake: Callable[[], None]) -> Any:
+        return broker  # which claims, but has no `waits`
+
+
+def test_claims_without_a_word_on_whether_jobs_wait_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="not None or an object with claim, waits"):
+        Hooks([Forgetful()]).claiming(Queue("q"), MemoryBroker(), lambda: None)
+
+
+class Failing(Unclaiming):
+    waits = False
+
+    def claiming(self, queue: Queue, broker: Any, wake: Callable[[], None]) -> Any:
+        return self
+
+    async def claim(self, queue: str, **given: Any) -> Any:
+        raise SystemExit(3)
+
+
+async def test_claims_that_fail_are_contained() -> None:
+    claims = Hooks([Failing()]).claiming(Queue("q"), MemoryBroker(), lambda: None)
+    assert claims is not None
+    with pytest.raises(BrokerError, match="Failing' did not claim: SystemExit"):
+        await claims.claim("q", worker_id=uuid.uuid4(), limit=1)
 
 
 def test_services_are_the_plugins_that_serve() -> None:
