@@ -33,6 +33,7 @@ from chancy.broker.values import (
 )
 from chancy.checks import check_instance, check_timeout, resolve_dsn
 from chancy.clock import Clock, SystemClock
+from chancy.containment import describe
 from chancy.errors import BrokerError, ConfigurationError, PushError
 from chancy.job.definition import NAMED_QUEUES, Job, QueuedJob, R
 from chancy.job.registry import Registry
@@ -258,12 +259,17 @@ class Chancy(BlockingCalls):
         return None if self.hooks.pushing is None else self._prepare_stored
 
     def _prepare_stored(self, job: Job[Any], way: PushWay) -> PreparedJob:
-        if self.hooks.payloads is not None:
-            plain = self.hooks.payloads.plain(job.func, job.arguments)
-            job = replace(job, arguments=plain)
-        return self._preparation.prepare(
-            job, validate=False, context=PushContext(way), max_payload=_MAX_STORED
-        )
+        try:
+            if self.hooks.payloads is not None:
+                plain = self.hooks.payloads.plain(job.func, job.arguments)
+                job = replace(job, arguments=plain)
+            return self._preparation.prepare(
+                job, validate=False, context=PushContext(way), max_payload=_MAX_STORED
+            )
+        except Exception:
+            raise
+        except BaseException as error:  # of a plugin: a sync call cannot be cancelled
+            raise PushError(f"job {job.func}: a plugin failed: {describe(error)}") from error
 
     def encode_arguments(self, func: str, arguments: str, queue: str | None) -> str:
         """Encode validated JSON arguments for storage; for plugins that store jobs.

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from contextlib import closing
 from datetime import datetime
+from typing import Any
 
 import pytest
 
+from chancy import Job, Plugin
+from chancy.plugin.pushing import PushContext
 from chancy.plugins.cron import Cron, Misfire, Overlap
 from chancy.plugins.cron.firing import Firing
 from chancy.plugins.metrics import Metrics
@@ -133,6 +136,28 @@ async def test_arguments_that_python_cannot_read_do_not_stop_the_others(dsn: str
         assert [one["entry"] for one in pushed(dsn)] == ["good"]
         assert ticks(dsn, "bad") == [(False, "refused", 0)]
         assert [one.name for one in await clock.entries.every()] == ["bad", "good"]
+
+
+class Exiting(Plugin):
+    def pushing(self, job: Job[Any], context: PushContext) -> Job[Any]:
+        if job.arguments == {"value": "bad"}:
+            raise SystemExit(3)
+        return job
+
+
+async def test_a_plugin_that_exits_refuses_one_entry_alone(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with clockwork(dsn, entry("bad"), entry("good"), plugins=[Cron(), Exiting()]) as clock:
+        for name in ("bad", "good"):
+            ago(dsn, name, "1 hour")
+        prepare = present(clock.chancy.prepare_stored)
+        with closing(Firing(clock.entries, keep=100, prepare=prepare)) as firing:
+            await firing.step()
+        assert [one["entry"] for one in pushed(dsn)] == ["good"]
+        assert ticks(dsn, "bad") == [(False, "refused", 0)]
+        assert "cron_refused entry='bad'" in caplog.text
+        assert "a plugin failed: SystemExit: 3" in caplog.text
 
 
 async def test_an_entry_whose_push_fails_does_not_stop_the_others(dsn: str) -> None:
