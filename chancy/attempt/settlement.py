@@ -35,8 +35,8 @@ class Settlement(NamedTuple):
     :var meta: keys to merge into the job's meta, as a JSON string.
     :var resets_crashes: `crashes` of an unfinished job becomes 0, because its process survived the
         attempt.
-    :var claim: the claim that ends, for the hook `Plugin.settled`; None if no plugin has it.
-        Brokers do not store it, nor the next two.
+    :var claim: the claim that ends, for the hooks `Plugin.settling` and `Plugin.settled`; None if
+        no plugin has either. Brokers do not store it, nor the next two.
     :var elapsed_s: seconds for which the attempt ran, with a claim.
     :var unusual: its outcome, with a claim, unless it `Returned` and succeeded.
     """

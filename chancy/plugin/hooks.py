@@ -44,7 +44,8 @@ _EXAMINE_S, _MAX_FINDINGS, _MAX_FINDING = 5.0, 20, 1_000
 #: Capabilities for work on the plugins' tables, which only the control broker has.
 _BESIDE_TABLES = frozenset({Capability.SQL, Capability.SETTLING})
 
-#: Characters of the arguments and meta of a claim above which `Plugin.settled` does not get them.
+#: Characters of the arguments and meta of a claim above which `Plugin.settling` and
+#: `Plugin.settled` do not get them.
 _MOST_CARRIED = 10_000
 
 T = TypeVar("T")
@@ -108,6 +109,8 @@ class Hooks:
         self._settled = tuple(
             (contained, plugin.settled) for plugin, contained in self._overriding("settled")
         )
+        #: Whether settlements carry their claims: 0.2 µs a job.
+        self._carrying = bool(self._settled or self._inside)
         self._explaining = self._overriding("why_held")
         self._examining = self._overriding("examine")
         self._claiming = self._overriding("claiming")
@@ -298,7 +301,7 @@ class Hooks:
     def judge(self, claim: Claim, outcome: Outcome) -> Settlement:
         """Decide about an outcome: the default decision, changed by each plugin in order."""
         carried = None
-        if self._settled:
+        if self._carrying:
             carried = claim
             # Reading an attribute of a claim costs 20 ns, calling a function 60.
             if len(claim.arguments or "") + len(claim.meta or "") > _MOST_CARRIED:

@@ -227,7 +227,8 @@ class Plugin:
         ``batch`` has up to 1,000 settlements of ``settling_states`` that passed the fence, in any
         order. Rows of jobs that ended are in ``finished_jobs``, except for jobs that did not fail
         in a queue that does not keep finished jobs. After a lost connection the same batch may be
-        passed again, whether its first transaction was rolled back or committed.
+        passed again, whether its first transaction was rolled back or committed. Each settlement of
+        an attempt has its ``claim`` and its ``outcome``, as in `settled`.
 
         Runs in a savepoint. A statement may take 5 s, the hook 10 s. If it raises, its writes are
         rolled back, the jobs settle without them, and the error is logged: a sweep in `serve` must

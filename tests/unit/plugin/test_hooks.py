@@ -208,6 +208,16 @@ def test_a_plugin_cannot_change_the_batch_of_the_settler_and_of_others(
     assert "plugin=tests.unit.plugin.test_hooks.Emptying hook=settled" in caplog.text
 
 
+class Writing(Plugin):
+    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None: ...
+
+
+def test_settlements_carry_their_claims_for_a_plugin_that_writes() -> None:
+    claim = claimed()
+    settlement = Hooks([Writing()]).judge(claim, OOPS)
+    assert (settlement.claim, settlement.outcome) == (claim, OOPS)
+
+
 def test_the_outcome_of_a_settlement_is_that_of_the_attempt_whatever_plugins_decide() -> None:
     claim, outcome = claimed(), Returned('"mine"', 0.5)
     for plugins, result in (([], '"mine"'), ([Judge("judge", "2")], "2")):
