@@ -232,7 +232,8 @@ class Plugin:
 
         Runs in a savepoint. A statement may take 5 s, the hook 10 s. If it raises, its writes are
         rolled back, the jobs settle without them, and the error is logged: a sweep in `serve` must
-        repair that. A plugin that loses the transaction three times in a row is skipped for 10 s.
+        repair that. A plugin that loses the transaction three times in a row, or fails after 5 s or
+        more, is skipped for 10 s.
         Called only if the control broker, which has the tables of plugins, offers SETTLING; a
         plugin that depends on that must return it from `requires`. Not called for a waiting job
         that is cancelled, because it has no attempt to settle.

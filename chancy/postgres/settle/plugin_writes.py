@@ -16,8 +16,9 @@ from chancy.postgres.drivers.base import Connection
 #: Seconds allowed for one statement of a plugin, and for all work of one plugin on a batch.
 STATEMENT_S = 5.0
 PLUGIN_S = 10.0
-#: A plugin that has lost this many transactions in a row is skipped for a time, in seconds: each
-#: of them costs a session and a second transaction.
+#: A plugin that has lost this many transactions in a row, or has kept them open for the time of a
+#: statement in vain, is skipped for a time, in seconds: each of them costs a session and a second
+#: transaction, or holds up all settlements.
 _MOST_LOST = 3
 _SKIPPED_S = 10.0
 
@@ -64,7 +65,8 @@ class PluginWrites:
         # Plugins whose hook lost the session or ended the transaction. They are skipped when the
         # batch is settled again, as it would otherwise never be settled.
         self._failed: set[str] = set()
-        # How often each plugin has lost the transaction in a row, and until when it is skipped.
+        # How often each plugin has lost the transaction or time in a row, and until when it is
+        # skipped.
         self._lost: dict[str, int] = {}
         self._skipped_until: dict[str, float] = {}
         self._contained: dict[str, Containment] = {}
@@ -111,10 +113,14 @@ class PluginWrites:
             # transaction.
             await session.command(_END)
 
+        started = time.monotonic()
         try:
             await self._containment(hook).run(len(batch), attempt, limit_s=PLUGIN_S)
         except HookFailed as error:
+            slow = time.monotonic() - started >= STATEMENT_S
             await self._undo(session, hook, error)
+            if slow:
+                self._count_lost(hook)
         else:
             self._lost.pop(hook.name, None)
         finally:
@@ -135,12 +141,15 @@ class PluginWrites:
         except Exception:
             session.abort()
             self._failed.add(hook.name)
-            lost = self._lost[hook.name] = self._lost.get(hook.name, 0) + 1
-            if lost >= _MOST_LOST:
-                self._skipped_until[hook.name] = time.monotonic() + _SKIPPED_S
+            self._count_lost(hook)
             raise BrokerUnavailable(
                 f"the plugin {hook.name} lost the transaction of the settlements: {error}"
             ) from error
+
+    def _count_lost(self, hook: TransactionHook) -> None:
+        lost = self._lost[hook.name] = self._lost.get(hook.name, 0) + 1
+        if lost >= _MOST_LOST:
+            self._skipped_until[hook.name] = time.monotonic() + _SKIPPED_S
 
     def forgive(self, inside: Sequence[TransactionHook], batch: Sequence[Settlement]) -> None:
         """Allow skipped plugins to write again, after their batch has been settled."""

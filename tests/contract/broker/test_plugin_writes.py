@@ -176,6 +176,26 @@ async def test_one_that_waits_for_something_else_is_undone_alone(
     assert await bench.state(claim.id) is State.FAILED
 
 
+async def test_one_that_keeps_taking_long_is_left_out_for_a_while(
+    bench: Bench, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inside, "_MOST_LOST", 2)
+    monkeypatch.setattr(inside, "PLUGIN_S", 0.05)
+    asked: list[UUID] = []
+
+    async def wait(tx: Transaction, batch: Sequence[Settlement]) -> None:
+        monkeypatch.setattr(inside, "STATEMENT_S", 0.05)  # not before its savepoint has it
+        asked.append(batch[0].id)
+        await asyncio.Event().wait()
+
+    claims = await bench.running(*(prepared() for _ in range(3)))
+    for claim in claims:
+        await bench.broker.settle([failed(claim)], inside=[TransactionHook("idler", FAILED, wait)])
+        monkeypatch.setattr(inside, "STATEMENT_S", 5.0)
+        assert await bench.state(claim.id) is State.FAILED
+    assert asked == [claim.id for claim in claims[:2]]
+
+
 @EACH_DRIVER
 async def test_one_that_loses_the_session_does_not_hold_up_the_settlement(
     bench: Bench, dsn: str
