@@ -30,6 +30,9 @@ logger = logging.getLogger("chancy.cron")
 BATCH = 200
 #: The most ticks fired by one statement.
 TICKS = MAX_BACKFILL
+#: The SQLSTATE of `raise exception`, with which a trigger refuses a job. Other errors are those of
+#: an entry.
+_RAISED = "P0001"
 #: Seconds after which an entry that cannot be fired is tried again.
 AGAIN_S = 300.0
 #: The same while the broker of its queue is unavailable; and the stored problem.
@@ -44,7 +47,7 @@ class Tick(NamedTuple):
     """One tick to record.
 
     :param changed: the columns of its job that plugins have changed; None: as in the entry.
-    :param refused: whether a plugin refuses the job.
+    :param refused: whether a plugin, or its trigger, refuses the job.
     """
 
     entry: str
@@ -274,7 +277,12 @@ class Firing:
             if error.retryable:
                 raise
             if len(plans) == 1:
-                await self._reject(Unreadable(plans[0].name, plans[0].revision, str(error)[:500]))
+                [plan] = plans
+                if error.sqlstate == _RAISED and not all(tick.refused for tick in plan.ticks):
+                    logger.warning("cron_refused entry=%s error=%s", shown(plan.name), error)
+                    ticks = [tick._replace(refused=True) for tick in plan.ticks]
+                    return await self._fire([replace(plan, ticks=ticks)], busy)
+                await self._reject(Unreadable(plan.name, plan.revision, str(error)[:500]))
                 return 1
             return sum([await self._fire([plan], busy) for plan in plans])
         fired = [row for row in rows if row[2] is not None]

@@ -172,3 +172,28 @@ async def test_an_entry_whose_push_fails_does_not_stop_the_others(dsn: str) -> N
         assert [one["entry"] for one in pushed(dsn)] == ["good"]
         stored = present(await clock.entries.get("bad"))
         assert "odd" in (stored.problem or "")
+
+
+async def test_a_trigger_refuses_a_tick_and_not_the_entry(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with clockwork(dsn, entry("bad"), entry("good")) as clock:
+        ask(
+            dsn,
+            "create function chancy.quota() returns trigger language plpgsql as "
+            "$$begin raise exception 'the quota is full'; end$$",
+        )
+        ask(
+            dsn,
+            "create trigger quota before insert on chancy.jobs for each row "
+            "when (new.meta->'cron'->>'entry' = 'bad') execute function chancy.quota()",
+        )
+        for name in ("bad", "good"):
+            ago(dsn, name, "1 hour")
+        await clock.fire()
+        assert [one["entry"] for one in pushed(dsn)] == ["good"]
+        assert ticks(dsn, "bad") == [(False, "refused", 0)]
+        due = "select count(distinct next_at), count(problem) from chancy.cron_entries"
+        assert ask(dsn, due) == [(1, 0)], "both at the next tick"
+    assert "cron_refused entry='bad' error=the quota is full" in caplog.text
+    assert "cron_entry_invalid" not in caplog.text
