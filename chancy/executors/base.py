@@ -81,6 +81,9 @@ class Executor(Protocol):
     def run(self, claim: Claim) -> Coroutine[Any, Any, Outcome]:
         """Run one attempt to its end (an ``async def``). Never raises, whatever the job does.
 
+        But if the worker, which has stopped, cancels the task in which it is called, the
+        `CancelledError` must pass: the worker then releases the job. An outcome for it would count.
+
         It is not a task of its own: one of the worker's consumers awaits it, so a job that does not
         wait costs no task switch.
         """
