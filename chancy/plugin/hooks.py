@@ -520,6 +520,11 @@ def _by_identifier(plugins: Iterable[object]) -> dict[str, Plugin]:
             raise ConfigurationError(f"{plugin!r} is not a Plugin: pass instances, not classes")
         name = type(plugin).__qualname__
         identifier = _one(name, "get_identifier", str, plugin.get_identifier)
+        if identifier.split() != [identifier] or not identifier.isprintable():
+            raise ConfigurationError(
+                f"the plugin {name!r} has the identifier {shown(identifier)}: it must be a string "
+                "without blanks, such as 'shop.audit'"
+            )
         if identifier in found:
             raise ConfigurationError(
                 f"two plugins have the identifier {identifier!r}: "

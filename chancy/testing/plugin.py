@@ -211,6 +211,7 @@ class PluginContract:
     ) -> None:
         if plugin.migrations() is None:
             return
+        assert plugin_dsn, "define the fixture `plugin_dsn`: this plugin owns tables"
         components = Chancy(plugin_dsn, plugins=[*companions, plugin]).hooks.components
         (component,) = [c for c in components if c.plugin == plugin.get_identifier()]
 

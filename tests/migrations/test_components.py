@@ -212,7 +212,9 @@ def test_a_revision_that_fails_is_named_and_leaves_the_others_done(
     )
     monkeypatch.syspath_prepend(tmp_path)
     half = (*LEDGER, made("half", package="broken_tables"))
-    with pytest.raises(ConfigurationError, match=r"component 'half'.*division by zero"):
+    with pytest.raises(
+        ConfigurationError, match=r"component 'half'.* in 0001_half\.py: .*division by zero"
+    ):
         schema.upgrade(empty_dsn, components=half)
     assert schema.revisions(empty_dsn) == {"core": schema.HEAD, "ledger": "0002"}
     assert ask(empty_dsn, "select to_regclass('chancy.half')") == [(None,)]

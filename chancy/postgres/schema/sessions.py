@@ -6,8 +6,10 @@ import logging
 import math
 import random
 import time
+import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chancy.errors import LOCK_NOT_AVAILABLE, BrokerUnavailable, ConfigurationError
@@ -193,5 +195,12 @@ def refusals(component: Component) -> Generator[None]:
                 f"(see pg_locks), and was rolled back: {error.orig}"
             ) from error
         raise ConfigurationError(
-            f"the database rejected the migration of {component}: {error.orig}"
+            f"the database rejected the migration of {component}{_place(error)}: {error.orig}"
         ) from error
+
+
+def _place(error: BaseException) -> str:
+    """The file of the revision that raised, for an error message."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    files = (Path(frame.f_code.co_filename) for frame in frames)
+    return next((f" in {file.name}" for file in files if file.parent.name == "versions"), "")

@@ -314,6 +314,12 @@ async def test_tables_that_drift_are_found_out(
             CONTRACT.test_tables_go_up_down_and_up_again(plugin, (), empty_dsn)
 
 
+def test_a_plugin_with_tables_needs_a_database() -> None:
+    none: Any = None
+    with pytest.raises(AssertionError, match="define the fixture `plugin_dsn`"):
+        CONTRACT.test_tables_go_up_down_and_up_again(Leadership(), (), none)
+
+
 def test_a_database_that_has_the_tables_already_is_refused(dsn: str) -> None:
     with pytest.raises(AssertionError, match="has tables already"):
         CONTRACT.test_tables_go_up_down_and_up_again(Leadership(), (), dsn)

@@ -280,6 +280,12 @@ def test_two_plugins_of_one_name_are_refused() -> None:
         Hooks([Judge("a", "1"), Judge("a", "2")])
 
 
+@pytest.mark.parametrize("identifier", ["", "a b", "a\nb", "a\0b"])
+def test_an_identifier_with_blanks_is_refused(identifier: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"'Judge' has the identifier .* without blanks"):
+        Hooks([Judge(identifier, "1")])
+
+
 def test_a_missing_dependency_is_refused_with_what_is_there() -> None:
     with pytest.raises(ConfigurationError) as caught:
         Hooks([Needing(), Judge("shop.Other", "1")])
