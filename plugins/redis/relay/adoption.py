@@ -45,8 +45,9 @@ LEASE_S = 10.0
 #: The fraction of the lease after which Redis refuses the jobs: the clock rates of the two servers
 #: may differ by a tenth.
 _TRUSTED = 0.9
-#: Seconds after which a job that Redis has refused is tried again.
-_REFUSED_S = 3_600.0
+#: The first and the longest pause, in seconds, before a job that Redis has refused is tried again.
+#: It doubles with each refusal.
+_FIRST_S, _LONGEST_S = 10.0, 3_600.0
 #: Most marks that Redis keeps, the newest ones, 25 bytes each: a process that dies before it
 #: removes its marks leaves them behind.
 _MOST_MARKS = 100_000
@@ -160,7 +161,7 @@ class JobAdoption:
     async def _refuse(self, id: UUID, lease: UUID, error: Exception) -> None:
         """Leave a job in Postgres, with the reason, until the next attempt."""
         logger.error("redis_relay_refused job=%s error=%s", id, error)
-        await self._fetch("refuse", id, lease, str(error), _REFUSED_S)
+        await self._fetch("refuse", id, lease, str(error), _FIRST_S, _LONGEST_S)
 
     async def _push_halves(self, taken: Sequence[AdoptedJob], late_at: float) -> list[AdoptedJob]:
         middle = len(taken) // 2

@@ -27,6 +27,8 @@ _AWAY = (
     OSError,
 )
 _REFUSED = (errors.AuthenticationError, errors.AuthorizationError, errors.NoPermissionError)
+#: What Valkey and Redis say if a script of the user may not run a command, or use a key or channel.
+_REFUSED_WORDS = ("ACL failure in script", "The user executing the script can't")
 #: Prefixes of error replies that have no exception class of their own.
 _AWAY_WORDS = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "UNBLOCKED", "BUSY ")
 
@@ -38,7 +40,7 @@ def broker_error(error: Exception) -> BrokerError | None:
     if isinstance(error, BrokerError):
         return error
     text, reply = f"{type(error).__name__}: {error}", _error_reply(error)
-    if isinstance(error, _REFUSED):
+    if _refuses_access(error):
         return StatementFailed(f"Redis refused access: {text}")
     if isinstance(error, _AWAY) or reply.startswith(_AWAY_WORDS):
         return BrokerUnavailable(f"Redis is unavailable: {text}")
@@ -53,7 +55,12 @@ def broker_error(error: Exception) -> BrokerError | None:
 
 def access_refused(error: BrokerError) -> bool:
     """Whether the server refused access: the command may be fine, and its user is not."""
-    return isinstance(error.__cause__, _REFUSED)
+    return _refuses_access(error.__cause__)
+
+
+def _refuses_access(error: BaseException | None) -> bool:
+    # Redis 6 puts where the script failed before the words, later versions put it after them.
+    return isinstance(error, _REFUSED) or any(words in str(error) for words in _REFUSED_WORDS)
 
 
 def _error_reply(error: Exception) -> str:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -537,8 +538,19 @@ async def test_a_refusal_of_redis_affects_one_job(
     ((id, problem),) = await fetch(chancy, "select id, problem from chancy.redis_moves")
     assert id == bad
     assert "WRONGTYPE" in problem
+    pauses = []
+    for _ in range(11):
+        ((pause_s,),) = await fetch(
+            chancy,
+            "select extract(epoch from taken_until - now())::float8 from chancy.redis_moves",
+        )
+        pauses.append(pause_s)
+        assert (await adopt("fast")).jobs == 0
+        await fetch(chancy, "update chancy.redis_moves set taken_until = now()")
+        assert (await adopt("fast")).jobs == 0
+    shorter = [earlier < later for earlier, later in pairwise(pauses[:10])]
+    assert (pauses[0] <= 10, all(shorter), pauses[-1] <= 3_600) == (True, True, True)
     await broker.client.command("DEL", f"{broker.tag}:u")
-    assert (await adopt("fast")).jobs == 0
     await fetch(chancy, "update chancy.redis_moves set taken_until = now()")
     assert (await adopt("fast")).jobs == 1
     assert set(await broker.get(ids)) == set(ids)
@@ -570,8 +582,12 @@ async def test_a_row_with_values_that_no_job_has_stops_no_other(
     assert problem
 
 
+@pytest.mark.parametrize("commands", [("eval", "evalsha"), ("@write",)])
 async def test_a_user_that_may_not_is_no_refusal_of_jobs(
-    dsn: str, own_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+    dsn: str,
+    own_redis: Callable[..., RedisServer],
+    monkeypatch: pytest.MonkeyPatch,
+    commands: Sequence[str],
 ) -> None:
     monkeypatch.setattr(moves, "LEASE_S", 0.2)
     server = own_redis()
@@ -581,10 +597,10 @@ async def test_a_user_that_may_not_is_no_refusal_of_jobs(
         async with application(dsn, url) as chancy:
             await insert(chancy, range(9))
             adopt = await adoption(chancy)
-            command_sync(admin, "ACL", "SETUSER", "shop", "-eval", "-evalsha")
+            command_sync(admin, "ACL", "SETUSER", "shop", *(f"-{one}" for one in commands))
             with pytest.raises(StatementFailed, match="refused access"):
                 await adopt("fast")
-            command_sync(admin, "ACL", "SETUSER", "shop", "+eval", "+evalsha")
+            command_sync(admin, "ACL", "SETUSER", "shop", *(f"+{one}" for one in commands))
 
             async def moved() -> bool:
                 await adopt("fast")

@@ -153,6 +153,17 @@ def test_errors_that_pass_are_distinguished(error: Exception) -> None:
             "Redis refused access: AuthenticationError: WRONGPASS",
             False,
         ),
+        (redis_errors.ResponseError("ACL failure in script: User u"), "refused access: ", False),
+        (
+            redis_errors.ResponseError("The user executing the script can't run this"),
+            "refused access: ",
+            False,
+        ),
+        (
+            redis_errors.ResponseError(f"{_WITHIN}The user executing the script can't publish"),
+            "refused access: ",
+            False,
+        ),
         (redis_errors.ResponseError("WRONGTYPE"), "Redis refused a command: ", False),
         (redis_errors.ResponseError(f"{_WITHIN}-WRONGTYPE Operation"), "WRONGTYPE", False),
         (redis_errors.ResponseError(f"{_WITHIN}-OOM command not allowed"), "Redis is full: ", True),
