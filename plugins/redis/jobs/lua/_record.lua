@@ -175,7 +175,8 @@ local function leave(job, id)
   count(job.state, job.queue, -1)
 end
 
-local function publish(payload) redis.call('PUBLISH', tag .. ':notices', payload) end
+-- What the script has written remains if a notification is refused, so that it must not fail.
+local function publish(payload) redis.pcall('PUBLISH', tag .. ':notices', payload) end
 
 -- Runs a command with many members in batches that fit on the stack of Lua.
 local function many(command, name, members)

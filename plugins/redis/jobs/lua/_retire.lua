@@ -74,7 +74,7 @@ local function write_ends(most_done, most_dead)
   if redis.call('EXISTS', tag .. ':expected') == 1 then
     local wanted = redis.call('ZMSCORE', tag .. ':expected', unpack(ended))
     for at, id in ipairs(ended) do
-      if wanted[at] then redis.call('PUBLISH', tag .. ':ends', 'f:' .. hex(id)) end
+      if wanted[at] then redis.pcall('PUBLISH', tag .. ':ends', 'f:' .. hex(id)) end
     end
   end
   many('ZADD', tag .. ':done', done)

@@ -4,7 +4,8 @@
 local MOST_WOKEN, MOST_TRIED = 16, 64
 
 -- Wakes at most `most` idle workers with a notification of a kind. Returns whether there were any, and
--- how many receive it: a process that has died or cannot listen does not.
+-- how many receive it: a process that has died or cannot listen does not. What the script has written
+-- remains if a notification is refused, so that it must not fail: polls find the jobs.
 local function wake_idle(queue, most, kind)
   local woken, tried = 0, 0
   while woken < most and tried < MOST_TRIED do
@@ -12,7 +13,9 @@ local function wake_idle(queue, most, kind)
     if not one then break end
     tried = tried + 1
     local channel = tag .. ':notices:' .. string.sub(one, 1, 16)
-    if redis.call('PUBLISH', channel, kind .. ':' .. queue) > 0 then woken = woken + 1 end
+    local heard = redis.pcall('PUBLISH', channel, kind .. ':' .. queue)
+    -- An error is a table.
+    if type(heard) == 'number' and heard > 0 then woken = woken + 1 end
   end
   return tried > 0, woken
 end
@@ -25,6 +28,6 @@ local function wake(queue, jobs, kind)
   local spare = idle <= 4 and 3 or idle <= 20 and 2 or 1
   local any, woken = wake_idle(queue, math.min(jobs, MOST_WOKEN) + spare, kind)
   if woken == 0 and (any or redis.call('SET', tag .. ':told:' .. queue, '', 'NX', 'PX', 1000)) then
-    redis.call('PUBLISH', tag .. ':notices', kind .. ':' .. queue)
+    redis.pcall('PUBLISH', tag .. ':notices', kind .. ':' .. queue)
   end
 end

@@ -5,6 +5,7 @@ local leases, control = waiting .. ':leases', waiting .. ':control'
 local cleaning, kept = waiting .. ':cleaning', waiting .. ':kept'
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+-- Events are sent by pcall: what a script has written remains if the channel is refused.
 local OVER = {SUCCESS = true, ERROR = true, EXCEPTION = true}
 
 -- Whether a worker has a valid lease of the service.
@@ -40,7 +41,7 @@ local function stopped(id)
   free(id)
   redis.call('HSET', prefix .. id, 'state', 'STOPPED')
   redis.call('SADD', known, id)
-  redis.call('PUBLISH', prefix .. id, '{"event":"stop","data":null}')
+  redis.pcall('PUBLISH', prefix .. id, '{"event":"stop","data":null}')
 end
 
 -- Remove the service. Does not remove it from the list of ended services, which would read all of

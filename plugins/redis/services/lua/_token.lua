@@ -15,6 +15,6 @@ local function give(id, owner, lease_ms)
     'HSET', prefix .. id, 'state', 'RUNNING', 'last_update', time[1], 'token', token, 'owner', owner)
   redis.call('ZADD', leases, now + lease_ms, id)
   redis.call('SADD', known, id)
-  redis.call('PUBLISH', prefix .. id, '{"event":"start","data":null}')
+  redis.pcall('PUBLISH', prefix .. id, '{"event":"start","data":null}')
   return token
 end

@@ -10,7 +10,7 @@ local key = prefix .. id
 local wanted = redis.call('HGET', key, 'wanted')
 free(id)
 redis.call('HSET', key, 'state', state, 'output', ARGV[5], 'last_update', time[1])
-redis.call('PUBLISH', key, ARGV[6])
+redis.pcall('PUBLISH', key, ARGV[6])
 if wanted == 'remove' then
   remove(id)
 elseif wanted == 'restart' and not is_local(id) then

@@ -13,7 +13,7 @@ if wanted == 'restart' and is_local(id) then
 end
 if wanted == 'reload' or not (wanted == 'stop' or wanted == 'restart' or wanted == 'remove') then
   redis.call('HDEL', prefix .. id, 'wanted')
-  redis.call('PUBLISH', prefix .. id, '{"event":"reload","data":null}')
+  redis.pcall('PUBLISH', prefix .. id, '{"event":"reload","data":null}')
   return {'reload', found[2] or '', found[3] or ''}
 end
 return {settle(id, wanted, 'LPUSH')}

@@ -23,7 +23,7 @@ from chancy.plugins.redis.transport import blocking_reads
 from chancy.plugins.retry import Retries
 from chancy.retry import Constant
 from chancy.states import State
-from chancy.testing.conformance.bench import settlement
+from chancy.testing.conformance.bench import prepared, settlement
 from chancy.worker.worker import Worker
 from tests.docs.pages import page
 from tests.plugins.redis.jobs.brokers import opened
@@ -135,6 +135,36 @@ async def test_jobs_streams_and_services_need_no_other_privileges(
         await plugin.services.stop(id)
         assert len(await chancy.get_jobs([job.id for job in many])) == 200
     assert denied(server) <= refused
+
+
+#: All but the channels.
+SILENT = ["on", ">secret", "resetchannels", "~*", "+@all"]
+
+
+async def test_a_refused_channel_fails_nothing_that_was_written(own_redis: Start) -> None:
+    """What a script has written before remains: the caller would be told the opposite."""
+    async with opened(login(own_redis(), SILENT)) as (broker, bench):
+        watched, stopped, *others = [prepared() for _ in range(4)]
+        [claim] = await bench.running(watched)
+        await broker.watch([watched.id])
+        assert await bench.settle(settlement(claim, State.SUCCEEDED)) == frozenset()
+        # The worker is idle from here on, and would be woken.
+        assert await bench.claim() == []
+        await bench.running(stopped)
+        await broker.cancel([stopped.id])
+        await bench.claim(9)
+        await bench.push(*others)
+        assert {claim.id for claim in await bench.claim(2)} == {job.id for job in others}
+        assert await broker.pause("default")
+        assert await bench.state(watched.id) is State.SUCCEEDED
+
+
+async def test_a_refused_channel_keeps_no_service_from_running(own_redis: Start, dsn: str) -> None:
+    Feed.begun = 0
+    async with application(dsn, login(own_redis(), SILENT), set()) as chancy, Worker(chancy):
+        [plugin] = [one for one in chancy.hooks.plugins if isinstance(one, RedisPlugin)]
+        await plugin.services.start("feed")
+        await eventually(lambda: Feed.begun > 0)
 
 
 async def test_sentinel_needs_the_documented_privilege(own_redis: Start, tmp_path: Path) -> None:
