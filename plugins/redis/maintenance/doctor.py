@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping
 
-from redis.exceptions import NoPermissionError
+from redis.exceptions import AuthenticationError, NoPermissionError
 
 from chancy.errors import BrokerError, StatementFailed
 from chancy.plugin.finding import Finding, Severity
@@ -14,6 +14,7 @@ from chancy.plugins.redis.maintenance.unreadable import UnreadableRecords
 from chancy.plugins.redis.maintenance.upkeep import facts
 from chancy.plugins.redis.settings import RedisSettings
 from chancy.plugins.redis.transport.shard import ShardClient, linked
+from chancy.plugins.redis.transport.translation import access_refused
 
 #: The oldest tested versions.
 _REDIS, _VALKEY = (6, 2), (7, 2)
@@ -27,6 +28,11 @@ _NEARLY = 0.8
 _SLOW_S = 0.005
 _TRIPS = 21
 _FIX_URL = "correct the user, the password and the database in the url of the plugin"
+_FIX_ACL = 'correct the ACL of this user: see "Privileges" in the guide on Redis'
+#: What the scripts of jobs do, with a key that is gone afterwards in any case.
+_SCRIPT = """redis.call('SET', KEYS[1], '', 'PX', 1000)
+redis.call('DEL', KEYS[1])
+return redis.call('PUBLISH', KEYS[1], '')"""
 #: Unreadable records that are listed.
 _SHOWN = 10
 #: Most seconds that a replica may lag.
@@ -40,8 +46,12 @@ async def examine(settings: RedisSettings) -> list[Finding]:
             found = [*await _server(settings, client), *await _clock(client)]
             return [*found, await _scripts(client), await _records(client)]
     except BrokerError as error:
-        unavailable = not isinstance(error, StatementFailed)
-        todo = "start the server, or fix the url of the plugin" if unavailable else _FIX_URL
+        if not isinstance(error, StatementFailed):
+            todo = "start the server, or fix the url of the plugin"
+        elif access_refused(error) and not isinstance(error.__cause__, AuthenticationError):
+            todo = _FIX_ACL
+        else:
+            todo = _FIX_URL
         return [Finding("reached", f"{settings.shown_url}: {error}", todo, Severity.ERROR)]
 
 
@@ -218,7 +228,9 @@ async def _records(client: ShardClient) -> Finding:
 
 async def _scripts(client: ShardClient) -> Finding:
     try:
-        await client.command("EVAL", "return redis.call('PUBLISH', KEYS[1], '')", 1, client.tag)
-    except StatementFailed as error:
-        return Finding("scripts", str(error), "allow this user EVAL, EVALSHA and PUBLISH")
+        await client.command("EVAL", _SCRIPT, 1, f"{client.tag}:doctor")
+    except BrokerError as error:
+        todo = _FIX_ACL if access_refused(error) else "enable EVAL and EVALSHA on the server"
+        # Other lines give advice for a replica, or a full server.
+        return Finding("scripts", str(error), "" if error.retryable else todo)
     return Finding("scripts", "allowed")

@@ -208,6 +208,44 @@ async def test_upkeep_continues_without_info(
     assert "upkeep_postponed" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [*SAFE, "-@write"],
+        SILENT,
+        [
+            "-@all",
+            "+@read",
+            "+@connection",
+            "+@scripting",
+            "+@pubsub",
+            "+time",
+            "+info",
+            "~*",
+            "&*",
+        ],
+    ],
+    ids=["writes", "channels", "reader"],
+)
+async def test_the_doctor_reports_scripts_that_may_not_do_their_work(
+    own_redis: Start, rules: list[str]
+) -> None:
+    url = login(own_redis(), ["on", ">secret", *rules])
+    found = {one.about: one for one in await examine(RedisSettings(url=url))}
+    assert "refused access" in found["scripts"].found
+    assert "Privileges" in found["scripts"].todo
+
+
+@pytest.mark.parametrize("rules", [["-time"], ["resetkeys", "~other:*"]], ids=["time", "keys"])
+async def test_the_doctor_tells_a_denied_command_from_a_wrong_url(
+    own_redis: Start, rules: list[str]
+) -> None:
+    url = login(own_redis(), [*SAFE, *rules])
+    [found] = await examine(RedisSettings(url=url))
+    assert "url" not in found.todo
+    assert "Privileges" in found.todo
+
+
 async def test_the_doctor_checks_what_it_may(own_redis: Start) -> None:
     found = {one.about: one for one in await examine(RedisSettings(url=login(own_redis(), SAFE)))}
     assert "no INFO" in found["server"].found
