@@ -21,6 +21,7 @@ from chancy.broker.contract import Broker
 from chancy.broker.optional import SqlStore
 from chancy.clock import Backoff
 from chancy.errors import BrokerUnavailable
+from chancy.job.definition import QueuedJob
 from chancy.log_context import ORIGIN, Origin
 from chancy.plugin.finding import Finding
 from chancy.plugin.processor_plugin import ProcessorPlugin
@@ -28,6 +29,7 @@ from chancy.plugin.runtime import Application, BrokerContext, Panel, Runtime
 from chancy.plugins.redis.jobs.broker import RedisBroker
 from chancy.plugins.redis.maintenance.upkeep import Upkeep
 from chancy.plugins.redis.panels import panels
+from chancy.plugins.redis.relay.adoption import refusal, refused_jobs
 from chancy.plugins.redis.relay.archive import Archive
 from chancy.plugins.redis.services.services import Services
 from chancy.plugins.redis.settings import History, RedisSettings, checked
@@ -134,6 +136,9 @@ class RedisPlugin(ProcessorPlugin):
     def panels(self) -> Sequence[Panel]:
         return panels(self.streams, self.services)
 
+    async def why_held(self, app: Application, job: QueuedJob) -> str | None:
+        return await refusal(app.broker, job.id) if isinstance(app.broker, SqlStore) else None
+
     async def examine(self, app: Application) -> Sequence[Finding]:
         from chancy.plugins.redis.maintenance.doctor import examine
 
@@ -143,6 +148,8 @@ class RedisPlugin(ProcessorPlugin):
             for name in ("connect_timeout_s", "timeout_s")
         }
         found = await examine(settings.model_copy(update=limits))
+        if isinstance(app.broker, SqlStore):
+            found.append(await refused_jobs(app.broker))
         return [one._replace(about=f"redis {one.about}") for one in found]
 
     def choose(self, processors: Collection[str]) -> Collection[str]:

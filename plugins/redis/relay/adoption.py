@@ -24,10 +24,11 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from chancy.attempt.claim import Claim
-from chancy.broker.optional import Adopted, SqlClaims
+from chancy.broker.optional import Adopted, SqlClaims, SqlStore
 from chancy.broker.values import PreparedJob
 from chancy.errors import StatementFailed
 from chancy.job.unique import OnConflict, UniqueKey
+from chancy.plugin.finding import Finding
 from chancy.plugins.redis import records
 from chancy.plugins.redis.transport.chunks import BATCH as PIECE
 from chancy.plugins.redis.transport.chunks import fit, take_back
@@ -35,6 +36,7 @@ from chancy.plugins.redis.transport.shard import ShardClient
 from chancy.plugins.redis.transport.translation import access_refused
 from chancy.postgres.claim.claims import MOST_BYTES, STORED_PER_JSON
 from chancy.postgres.statements import load
+from chancy.text import written
 
 logger = logging.getLogger("chancy.redis")
 
@@ -51,6 +53,8 @@ _FIRST_S, _LONGEST_S = 10.0, 3_600.0
 #: Most marks that Redis keeps, the newest ones, 25 bytes each: a process that dies before it
 #: removes its marks leaves them behind.
 _MOST_MARKS = 100_000
+#: Refused jobs that are counted.
+_MOST_COUNTED = 1_000
 #: The places of some columns in the rows of the function ``redis_move``.
 _ARGUMENTS, _META, _LEASE = 4, 7, 17
 
@@ -197,6 +201,32 @@ class JobAdoption:
         if changed:
             await self._fetch("forget", list(changed), leases)
         return locked
+
+
+async def refusal(store: SqlStore, id: UUID) -> str | None:
+    """A sentence on why a job has not been moved; None if Redis has not refused it."""
+    rows = await store.fetch(statement("refusal", store.schema), id)
+    if not rows:
+        return None
+    ((count, again_at, problem),) = rows
+    often = "once" if count == 1 else f"{count:,} times"
+    again = f"it is tried again at {written(again_at)}"
+    return f"Redis has refused the job {often}, and {again}: {problem}"
+
+
+async def refused_jobs(store: SqlStore) -> Finding:
+    """How many jobs Redis refuses, and the reason of the first one."""
+    rows = await store.fetch(statement("refused", store.schema), _MOST_COUNTED)
+    if not rows:
+        return Finding("refused jobs", "none waits in Postgres")
+    ((count, id, problem),) = rows
+    more = f"{_MOST_COUNTED:,} or more" if count >= _MOST_COUNTED else f"{count:,}"
+    return Finding(
+        "refused jobs",
+        f"{more} in Postgres, first {id}: {problem}",
+        "correct the cause, or cancel them; to try them all at once, set taken_until = now() in "
+        f"{store.schema}.redis_moves",
+    )
 
 
 def _adopted_job(queue: str, row: Sequence[Any]) -> AdoptedJob:

@@ -213,17 +213,7 @@ async def test_upkeep_continues_without_info(
     [
         [*SAFE, "-@write"],
         SILENT,
-        [
-            "-@all",
-            "+@read",
-            "+@connection",
-            "+@scripting",
-            "+@pubsub",
-            "+time",
-            "+info",
-            "~*",
-            "&*",
-        ],
+        ["~*", "&*", "-@all", "+@read", "+@connection", "+@scripting", "+@pubsub", "+time"],
     ],
     ids=["writes", "channels", "reader"],
 )

@@ -14,6 +14,7 @@ import pytest
 from psycopg import AsyncConnection
 
 from chancy import Chancy, Queue, State, Unique
+from chancy.app.diagnosis import Why
 from chancy.attempt.settlement import Settlement
 from chancy.broker.optional import Adoption
 from chancy.errors import BrokerUnavailable, StatementFailed
@@ -538,6 +539,13 @@ async def test_a_refusal_of_redis_affects_one_job(
     ((id, problem),) = await fetch(chancy, "select id, problem from chancy.redis_moves")
     assert id == bad
     assert "WRONGTYPE" in problem
+    explained = [reason.text for reason in await chancy.why(bad) if reason.why is Why.HELD]
+    assert len(explained) == 1
+    assert "refused the job once" in explained[0]
+    assert "WRONGTYPE" in explained[0]
+    assert Why.HELD not in [reason.why for reason in await chancy.why(ids[0])]
+    examined = {one.about: one for one in await chancy.hooks.examine(chancy)}
+    assert f"1 in Postgres, first {bad}: " in examined["redis refused jobs"].found
     pauses = []
     for _ in range(11):
         ((pause_s,),) = await fetch(
@@ -554,6 +562,8 @@ async def test_a_refusal_of_redis_affects_one_job(
     await fetch(chancy, "update chancy.redis_moves set taken_until = now()")
     assert (await adopt("fast")).jobs == 1
     assert set(await broker.get(ids)) == set(ids)
+    examined = {one.about: one for one in await chancy.hooks.examine(chancy)}
+    assert examined["redis refused jobs"].ok
 
 
 @pytest.mark.parametrize(
