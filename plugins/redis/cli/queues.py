@@ -25,7 +25,7 @@ SETTINGS = "chancy.redis.settings"
 def info_(line: CommandLine) -> None:
     """Print the queues in Redis as JSON, with up to 100 jobs in each state and their workers.
 
-    Exits with status 4 if Redis cannot be reached.
+    Exits with status 4 if Redis cannot be reached, or refuses the counts.
 
     \b
     Example:

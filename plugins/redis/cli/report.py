@@ -6,7 +6,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from chancy.broker.optional import CountsElsewhere
 from chancy.broker.values import JobFilter
+from chancy.errors import BrokerUnavailable
 from chancy.job.definition import QueuedJob
 from chancy.plugin.runtime import Application
 from chancy.queue.queue import Queue
@@ -17,7 +19,15 @@ LISTED = 100
 
 
 async def info(chancy: Application) -> dict[str, Any]:
-    """Queues with their counts and newest jobs, and the workers that serve them."""
+    """Queues with their counts and newest jobs, and the workers that serve them.
+
+    :raises BrokerUnavailable: Redis is unavailable, or refuses the counts.
+    """
+    if isinstance(chancy.broker, CountsElsewhere):
+        # The other calls leave out a broker that fails.
+        _, errors = await chancy.broker.counts_elsewhere()
+        if "redis" in errors:
+            raise BrokerUnavailable(errors["redis"])
     queues = [queue for queue in await chancy.broker.queues() if queue.broker == "redis"]
     names = {queue.name for queue in queues}
     counts = await chancy.broker.counts()

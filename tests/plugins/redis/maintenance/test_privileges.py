@@ -29,6 +29,7 @@ from tests.docs.pages import page
 from tests.plugins.redis.jobs.brokers import opened
 from tests.plugins.redis.test_replicated import PATIENCE_S, sentinel
 from tests.support import jobs
+from tests.support.command import inside
 from tests.support.redis_commands import command_sync
 from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually
@@ -165,6 +166,24 @@ async def test_a_refused_channel_keeps_no_service_from_running(own_redis: Start,
         [plugin] = [one for one in chancy.hooks.plugins if isinstance(one, RedisPlugin)]
         await plugin.services.start("feed")
         await eventually(lambda: Feed.begun > 0)
+
+
+async def test_the_report_of_queues_fails_if_the_counts_are_refused(
+    own_redis: Start, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would show queues without jobs."""
+    url = login(own_redis(), [*SAFE, "-eval", "-evalsha"])
+    plugin = f"RedisPlugin(url={url!r})"
+    (tmp_path / "shop_refused.py").write_text(
+        "from chancy import Chancy\nfrom chancy.plugins.redis import RedisPlugin\n"
+        f"chancy = Chancy(plugins=[{plugin}])\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("redis", "info", "--app", "shop_refused:chancy")
+    told = await asyncio.to_thread(inside, *words, dsn=dsn, code=4)
+    assert "Redis refused access" in told.err
+    assert "Traceback" not in told.err
+    assert not told.out
 
 
 async def test_sentinel_needs_the_documented_privilege(own_redis: Start, tmp_path: Path) -> None:
