@@ -59,8 +59,9 @@ class Retry(Exception):
     """``raise Retry(30)``: fail this attempt and start the next one at a given time.
 
     It counts like any other failure, is stored in the job's errors, and fails the job for good if
-    no attempts are left. It overrides the retry plugin, and works without it. ``raise Retry(30)
-    from error`` stores the error as the cause, and as the error of a job that fails for good.
+    no attempts are left. It overrides the retry plugin, and works without it. The error that is
+    being handled, or that of ``raise Retry(30) from error``, is stored as the cause; a job that
+    fails for good fails with it.
 
     :param at: an aware datetime (a past time: within a second), or a delay by the clock of the
         database, as a timedelta or in seconds.

@@ -8,8 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from chancy.attempt.control import Retry
 from chancy.text import storable
 
+#: The name of the type of a request for another attempt.
+RETRY = f"{Retry.__module__}.{Retry.__qualname__}"
 #: Limits of a failure's record, in characters and items. A record must always be storable.
 MAX_MESSAGE = 4_000
 MAX_TRACE = 16_000
@@ -36,7 +39,7 @@ class Failure:
 
     :param types: names of the exception's type and its base classes, most specific first, as
         ``module.QualifiedName``. For a group, also those of the exceptions in it, of ten types at
-        most.
+        most; for a `Retry`, then those of the error that was being handled.
     :param message: ``str()`` of the exception, at most `MAX_MESSAGE` characters. For a group, also
         the type and message of its first exception.
     :param trace: the traceback, at most `MAX_TRACE` characters, the middle cut out.
@@ -147,6 +150,8 @@ def _first(error: BaseException) -> str:
 
 def _types(error: BaseException) -> tuple[str, ...]:
     kinds = dict.fromkeys(type(leaf) for leaf in leaves(error))
+    if isinstance(error, Retry) and (cause := _cause(error)) is not None:
+        kinds |= dict.fromkeys((type(cause), *map(type, leaves(cause))))
     names = [
         storable(f"{base.__module__}.{base.__qualname__}", 200)
         for kind in dict.fromkeys((type(error), *[*kinds][:_MAX_LEAF_TYPES]))
@@ -204,7 +209,8 @@ def _causes(error: BaseException) -> tuple[tuple[str, str], ...]:
     while cause is not None and id(cause) not in seen and len(causes) < MAX_CAUSES:
         seen.add(id(cause))
         name = f"{type(cause).__module__}.{type(cause).__qualname__}"
-        causes.append((storable(name, 200), storable(_text(cause), MAX_NOTE)))
+        text = _text(cause) + _guarded(_first, cause, lambda _: "")
+        causes.append((storable(name, 200), storable(text, MAX_NOTE)))
         cause = _cause(cause)
     return tuple(causes)
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from chancy.attempt.claim import Claim
-from chancy.attempt.failure import MAX_HOST, Failure
+from chancy.attempt.failure import MAX_HOST, MAX_NOTE, MAX_NOTES, RETRY, Failure
 from chancy.attempt.outcome import (
     Cancelled,
     Lost,
@@ -29,6 +29,7 @@ from chancy.text import storable
 MAX_CRASHES = 3
 # An attribute of an enumeration takes 0.1 µs.
 _SUCCEEDED = State.SUCCEEDED
+_EVERY = {"builtins.Exception", "builtins.BaseException"}
 #: The keys of a job's meta that count its snoozes, and how often it raised `RateLimited`.
 SNOOZES, RATE_LIMITED = "snoozes", "rate_limited"
 
@@ -112,13 +113,18 @@ def _again(claim: Claim, failure: Failure, when: datetime | timedelta) -> Settle
 
 
 def _cause_of(failure: Failure) -> Failure:
-    """The failure for which a job asked for a retry that it does not get, if it named one: dead
-    letters and alerts are grouped by the error, not by the request."""
-    if not failure.causes:
-        return failure
-    (name, message), *causes = failure.causes
-    types = (name, *failure.types)
-    return replace(failure, types=types, message=message, causes=tuple(causes), args=None)
+    """The failure of the error for which a job asked for a retry that it does not get, if there is
+    one: dead letters and alerts are grouped by the error, not by the request, which is a note."""
+    own = failure.types.index(RETRY) + 1 if RETRY in failure.types else 0
+    types = failure.types[own:] + failure.types[:own]
+    if failure.causes:
+        (_, message), *causes = failure.causes
+        asked = storable(f"{failure.types[0]}: {failure.message}", MAX_NOTE)
+        notes = (asked, *failure.notes)[:MAX_NOTES]
+        cause = replace(failure, types=types, message=message, notes=notes)
+        return replace(cause, causes=tuple(causes), args=None)
+    # A codec leaves the types alone, which are those of every exception without a cause.
+    return failure if set(types[:-own]) <= _EVERY else replace(failure, types=types)
 
 
 def _counted(key: str, count: int) -> str:

@@ -153,11 +153,9 @@ def raised(error: BaseException, began: float) -> Raised | Snoozed:
     if len(asked) < len(found):
         return Raised(Failure.of(error), elapsed_s, None, error)
     now = datetime.now(UTC)
-    again = max(
-        (one.moment for one in asked),
-        key=lambda when: when if isinstance(when, datetime) else now + when,
-    )
-    for one in asked:
+    asked.sort(key=lambda one: one.moment if isinstance(one.moment, datetime) else now + one.moment)
+    again = asked[-1].moment
+    for one in reversed(asked):
         if isinstance(one, Retry):
             return Raised(Failure.of(one), elapsed_s, again, one)
     return Snoozed(again, elapsed_s, asked=True, rate_limited=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import get_args
 
@@ -110,7 +111,7 @@ def test_the_last_retry_of_an_error_fails_with_the_error() -> None:
         try:
             raise ConnectionError("refused")
         except ConnectionError:
-            raise Retry(60)  # noqa: B904 (the error that is being handled counts too)
+            raise Retry(60, "the shop is closed")  # noqa: B904 (the error that is being handled counts too)
     except Retry as error:
         asked = Raised(Failure.of(error), again=error.moment)
     retried = judge(claimed(attempt=2), asked).failure
@@ -118,9 +119,21 @@ def test_the_last_retry_of_an_error_fails_with_the_error() -> None:
     assert retried.types[0] == "chancy.attempt.control.Retry"
     failure = judge(claimed(attempt=3), asked).failure
     assert failure is not None
-    assert failure.types[:2] == ("builtins.ConnectionError", "chancy.attempt.control.Retry")
+    assert failure.types[:2] == ("builtins.ConnectionError", "builtins.OSError")
+    assert failure.is_a("chancy.attempt.control.Retry")
     assert (failure.message, failure.causes, failure.args) == ("refused", (), None)
+    assert failure.notes == ("chancy.attempt.control.Retry: the shop is closed",)
     assert failure.trace == retried.trace
+    encoded = replace(retried, message="(encoded)", causes=(), args=({},))
+    failure = judge(claimed(attempt=3), replace(asked, failure=encoded)).failure
+    assert failure is not None
+    assert (failure.types[0], failure.message) == ("builtins.ConnectionError", "(encoded)")
+
+
+def test_the_last_retry_without_an_error_fails_as_it_is() -> None:
+    failure = Failure.of(Retry(60))
+    asked = Raised(failure, again=AT)
+    assert judge(claimed(attempt=3), asked).failure == failure
 
 
 def test_a_release_costs_nothing() -> None:
