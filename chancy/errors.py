@@ -176,7 +176,8 @@ class BrokerUnavailable(BrokerError):
     retryable = True
     #: Whether the session may only read, because ``default_transaction_read_only`` is on.
     read_only = False
-    #: Whether the server runs, and refused only this connection: it goes on with those of others.
+    #: Whether the server runs, and refused this connection or statement: it may go on with those of
+    #: others.
     refused = False
 
 

@@ -16,6 +16,7 @@ from chancy.clock import Backoff
 from chancy.errors import (
     LOCK_NOT_AVAILABLE,
     BrokerError,
+    BrokerUnavailable,
     ChancyError,
     ConfigurationError,
     StatementFailed,
@@ -97,15 +98,20 @@ class HeartbeatThread:
         """Seconds since the start of the last answered heartbeat, if one has gone without an answer
         for half an interval; 0 otherwise.
 
-        A refusal counts as an answer: usually the server is then unavailable to all workers, and
-        none of them is declared dead. A statement that fails does not count, nor does a connection
-        that a running server refuses, for example because it has too many: the server executes
-        those of other workers, which declare this one dead.
+        A refused connection counts as an answer: usually the server is then unavailable to all
+        workers, and none of them is declared dead. A statement that fails does not count, nor does
+        a connection that a running server refuses, for example because it has too many: the server
+        executes those of other workers, which declare this one dead.
         """
         now, sent_at = time.monotonic(), self._sent_at
         if sent_at is None or now - sent_at < min(_REFUSED_S, self._interval_s / 2):
             return 0.0
         return now - self._answered_at
+
+    @property
+    def heard_at(self) -> float:
+        """Start of the last heartbeat that reached the server, by the monotonic clock."""
+        return self._heard_at
 
     @property
     def contact_s(self) -> float:
@@ -188,13 +194,12 @@ class HeartbeatThread:
                         # The next transaction that gets the lock is the one that waits for it.
                         backoff.reset()
                     pause = backoff.next_s()
-                    failed = getattr(error, "sqlstate", None) or getattr(error, "refused", False)
-                    if time.monotonic() - began < _REFUSED_S and not failed:
+                    away = isinstance(error, BrokerUnavailable) and not error.refused
+                    if away and time.monotonic() - began < _REFUSED_S:
                         self._answered_at, self._sent_at = began, None
                     logger.warning("heartbeat_failed next_try_s=%.1f error=%s", pause, error)
                 except Exception:
                     pause = backoff.next_s()
-                    self._answered_at, self._sent_at = began, None
                     logger.exception("heartbeat_failed next_try_s=%.1f", pause)
         finally:
             try:

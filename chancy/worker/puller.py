@@ -33,6 +33,7 @@ class Puller:
 
     :param knows: whether jobs of a function that were set aside may be claimed here.
     :param give: called with the claims.
+    :param in_contact: see `chancy.worker.registration.Registration`.
     :param listening: whether notifications arrive now; polling is then less frequent. None: no
         polling, since surveys wake the puller.
     :param ruled: whether claims are by rules, which other workers share.
@@ -50,6 +51,7 @@ class Puller:
         knows: Callable[[str], bool],
         give: Callable[[Sequence[Claim]], None],
         worker_id: Callable[[], UUID],
+        in_contact: asyncio.Event,
         listening: Callable[[], bool] | None,
         ruled: bool = False,
         call: Callable[[], None] = lambda: None,
@@ -62,6 +64,7 @@ class Puller:
         self._settler = settler
         self._clock = clock
         self._worker_id = worker_id
+        self._in_contact = in_contact
         self._listening = listening
         self._ruled = ruled
         self._call = call
@@ -171,6 +174,8 @@ class Puller:
                 continue
             backoff.reset()
             self._give(claims)
+            if not self._in_contact.is_set():
+                self._runner.release_waiting("the worker was cut off during the claim")
             if self._ruled:
                 self._runner.adapt_prefetch(limit, len(claims))
             if claims:
@@ -201,9 +206,10 @@ class Puller:
         return limit
 
     async def _wait_for_room(self) -> int:
-        if not self._settler.open.is_set():
-            await self._clock.wait(self._settler.open, 1.0)
-            return 0
+        for needed in (self._settler.open, self._in_contact):
+            if not needed.is_set():
+                await self._clock.wait(needed, 1.0)
+                return 0
         room = self._runner.room
         if room > 0:
             return room

@@ -141,6 +141,7 @@ class QueueWorker:
             knows=self.unknown.knows,
             give=give,
             worker_id=lambda: session.registration.worker_id,
+            in_contact=session.registration.in_contact,
             listening=None if surveyed else listening,
             ruled=ruled,
             call=partial(session.crowd.call, self.queue.name),

@@ -57,6 +57,11 @@ class Registration:
         self._blocked_s = blocked_s
         self._on_declared_dead = declared_dead
         self._heartbeat: HeartbeatThread | None = None
+        #: Cleared while the worker is cut off: until a heartbeat is stored it may be declared dead
+        #: at any time, and must not claim.
+        self.in_contact = asyncio.Event()
+        self.in_contact.set()
+        self._cut_off_at = 0.0
         self._announced: tuple[tuple[str, ...], dict[str, str], tuple[str, ...]] | None = None
         self._announce_at = 0.0
 
@@ -114,7 +119,8 @@ class Registration:
                 self._notify_supervisor()
 
     async def watch(self, timeout_s: float, cut_off: Callable[[str], None]) -> None:
-        """Check that heartbeats are answered, until cancelled.
+        """Check that heartbeats are answered, until cancelled. From a cut-off to the next stored
+        heartbeat, `in_contact` is cleared.
 
         :param timeout_s: seconds without a heartbeat after which other workers may presume this one
             dead. The database counts from the arrival of the last heartbeat, this worker from when
@@ -127,12 +133,17 @@ class Registration:
         while True:
             await asyncio.sleep(every_s)
             before, checked_at = checked_at, time.monotonic()
-            unanswered_s = self._heartbeat.unanswered_s if self._heartbeat is not None else 0.0
+            heartbeat = self._heartbeat
+            unanswered_s = heartbeat.unanswered_s if heartbeat is not None else 0.0
+            if heartbeat is not None and heartbeat.heard_at > self._cut_off_at:
+                self.in_contact.set()
             if unanswered_s < timeout_s - 2 * every_s:
                 reported = False
             # A loop that was blocked has had no time yet to read an answer that has arrived.
             elif not reported and checked_at - before < 2 * every_s + _HELD_UP_S:
                 reported = True
+                self._cut_off_at = checked_at
+                self.in_contact.clear()
                 logger.error("worker_cut_off id=%s unheard_s=%.1f", self.worker_id, unanswered_s)
                 cut_off("the worker cannot reach the server, and another one may have the job")
 

@@ -79,9 +79,11 @@ class Register:
                 locked = "a transaction has locked the row of the worker, or the server is slow"
                 raise StatementFailed(f"{locked}: {why}", sqlstate=error.sqlstate) from error
             failed = BrokerUnavailable(f"the heartbeat failed: {why}")
+            if self._connection is not None:
+                failed.refused = sqlstates.statement_refused(error.sqlstate)
             # Of several hosts, another one may be the server that is down. One host may be tried
             # at each of its addresses, with TLS and without.
-            if self._connection is None and len(parse(self._dsn).hosts) < 2:
+            elif len(parse(self._dsn).hosts) < 2:
                 from chancy.postgres.drivers.psycopg import refusal
 
                 refusals = [f"FATAL: {part}" for part in why.split("FATAL:")[1:]] or [why]

@@ -134,6 +134,11 @@ def serves_others(sqlstate: str | None) -> bool:
     return sqlstate is not None and (refused(sqlstate) or sqlstate == TOO_MANY_CONNECTIONS)
 
 
+def statement_refused(sqlstate: str | None) -> bool:
+    """Whether a running server refused a statement, and may accept those of others."""
+    return sqlstate is not None and (sqlstate == READ_ONLY or not lost(sqlstate))
+
+
 def refused(sqlstate: str) -> bool:
     """Whether the server refuses this user or database permanently."""
     return sqlstate[:2] == _REFUSED_CLASS or sqlstate in _REFUSED

@@ -457,3 +457,33 @@ async def test_a_heartbeat_tells_a_server_that_refuses_it_from_one_that_is_down(
     with pytest.raises(BrokerUnavailable, match="refused") as away:
         await asyncio.to_thread(down.beat, worker, 0.0)
     assert not away.value.refused
+
+
+async def test_a_heartbeat_that_the_server_does_not_allow_is_refused(dsn: str) -> None:
+    """It stores the heartbeats of other workers, which declare this one dead."""
+    role = f"beats_{uuid4().hex[:12]}"
+    ask(dsn, f"create role {role} login")
+    ask(dsn, f"grant usage on schema chancy to {role}")
+    register = Register(make_conninfo(dsn, user=role), Statements("chancy"))
+    read_only = make_conninfo(dsn, options="-c default_transaction_read_only=on")
+    reader = Register(read_only, Statements("chancy"))
+    try:
+        for refused, why in (register, "permission denied"), (reader, "read-only"):
+            with pytest.raises(BrokerUnavailable, match=why) as denied:
+                await asyncio.to_thread(refused.beat, uuid4(), 0.0)
+            assert denied.value.refused
+    finally:
+        ask(dsn, f"revoke usage on schema chancy from {role}")
+        ask(dsn, f"drop role {role}")
+
+
+async def test_a_heartbeat_whose_session_the_server_ends_is_not_refused(dsn: str) -> None:
+    """The server is about to stop, for all workers."""
+    register, worker = Register(dsn, Statements("chancy")), uuid4()
+    register.beat(worker, 0.0)
+    assert register._connection is not None
+    pid = register._connection.info.backend_pid
+    ask(dsn, "select pg_terminate_backend(%s, 5000)", [pid])
+    with pytest.raises(BrokerUnavailable, match="terminating connection") as ended:
+        await asyncio.to_thread(register.beat, worker, 0.0)
+    assert not ended.value.refused

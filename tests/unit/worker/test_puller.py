@@ -14,6 +14,7 @@ from chancy.attempt.settlement import Settlement
 from chancy.broker.contract import never
 from chancy.errors import BrokerUnavailable
 from chancy.queue.queue import Queue
+from chancy.states import State
 from chancy.testing.clock import ManualClock
 from chancy.worker.puller import Puller
 from chancy.worker.runner import Runner
@@ -35,6 +36,8 @@ class Claims:
         self.most, self.characters = 1_000, 0
         self.errors: list[BrokerUnavailable] = []
         self.jobs = 0
+        #: Cleared by each claim.
+        self.cuts_off = asyncio.Event()
 
     async def claim(
         self, queue: str, *, limit: int, thorough: bool = False, **_: object
@@ -42,6 +45,7 @@ class Claims:
         self.thorough.append(thorough)
         if self.errors:
             raise self.errors.pop()
+        self.cuts_off.clear()
         found = min(limit, self.jobs, self.most)
         self.jobs -= found
         return [claimed()._replace(arguments="x" * self.characters) for _ in range(found)]
@@ -79,12 +83,20 @@ def executor() -> OneByOne:
 
 
 @pytest.fixture
+def in_contact() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
+@pytest.fixture
 async def puller(
     claims: Claims,
     settler: Settler,
     clock: ManualClock,
     calls: list[str],
     executor: OneByOne,
+    in_contact: asyncio.Event,
     surveyed: bool,
 ) -> AsyncIterator[Puller]:
     """Has room for one job at a time, and claims by a clock that only a test moves."""
@@ -97,6 +109,7 @@ async def puller(
         knows=never,
         give=lambda _: None,
         worker_id=lambda: WORKER,
+        in_contact=in_contact,
         listening=None if surveyed else lambda: True,
         call=lambda: calls.append("q"),
     )
@@ -146,6 +159,38 @@ async def test_nothing_is_claimed_while_too_many_settlements_wait(
     assert claims.thorough == [True]
     settler.open.set()
     await eventually(lambda: len(claims.thorough) == 2)
+
+
+async def test_a_worker_that_is_cut_off_claims_nothing(
+    puller: Puller, claims: Claims, in_contact: asyncio.Event
+) -> None:
+    await eventually(lambda: claims.thorough == [True])
+    in_contact.clear()
+    puller.wake()
+    await _turns()
+    assert claims.thorough == [True]
+    in_contact.set()
+    await eventually(lambda: len(claims.thorough) == 2)
+
+
+async def test_what_a_worker_claims_as_it_is_cut_off_does_not_start(
+    puller: Puller,
+    claims: Claims,
+    in_contact: asyncio.Event,
+    executor: OneByOne,
+    settler: Settler,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await eventually(lambda: claims.thorough == [True])
+    monkeypatch.setattr(puller, "_give", puller._runner.give)
+    claims.cuts_off = in_contact
+    claims.jobs = 1
+    puller.wake()
+    await eventually(lambda: claims.jobs == 0)
+    await _turns()
+    assert executor.ran == []
+    assert [job.state for job in settler._waiting] == [State.PENDING]
+    await puller._runner.close()
 
 
 async def test_a_paused_queue_is_not_claimed_from(puller: Puller, claims: Claims) -> None:

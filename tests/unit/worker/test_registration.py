@@ -12,7 +12,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from chancy.broker.contract import Heartbeat
-from chancy.errors import LOCK_NOT_AVAILABLE, BrokerError, BrokerUnavailable, StatementFailed
+from chancy.errors import (
+    LOCK_NOT_AVAILABLE,
+    BrokerUnavailable,
+    ConfigurationError,
+    StatementFailed,
+)
 from chancy.testing.memory import MemoryBroker
 from chancy.worker import registration as registering
 from chancy.worker.registration import Registration
@@ -27,7 +32,7 @@ class Line(Heartbeat):
     def __init__(self) -> None:
         self.answers = threading.Event()
         self.answers.set()
-        self.error: BrokerError | None = None
+        self.error: Exception | None = None
         self.sent = 0
 
     def beat(self, blocked_s: float = 0.0) -> bool:
@@ -52,6 +57,13 @@ class Reached(MemoryBroker):
 @asynccontextmanager
 async def watched(line: Line) -> AsyncGenerator[list[str]]:
     """A worker that sends its heartbeats on a line; yields the reasons why it was cut off."""
+    async with watching(line) as (_, cut_off):
+        yield cut_off
+
+
+@asynccontextmanager
+async def watching(line: Line) -> AsyncGenerator[tuple[Registration, list[str]]]:
+    """`watched`, with the registration."""
     cut_off: list[str] = []
     registration = Registration(
         Reached(line),
@@ -63,13 +75,13 @@ async def watched(line: Line) -> AsyncGenerator[list[str]]:
         declared_dead=lambda: None,
     )
     await registration.register()
-    watching = asyncio.create_task(registration.watch(TIMEOUT_S, cut_off.append))
+    watch = asyncio.create_task(registration.watch(TIMEOUT_S, cut_off.append))
     try:
-        yield cut_off
+        yield registration, cut_off
     finally:
         line.answers.set()
-        watching.cancel()
-        await asyncio.wait([watching])
+        watch.cancel()
+        await asyncio.wait([watch])
         await registration.unregister()
 
 
@@ -92,9 +104,18 @@ async def test_a_worker_whose_heartbeats_are_refused_is_not_cut_off() -> None:
         assert cut_off == []
 
 
-async def test_a_worker_whose_heartbeats_time_out_on_the_server_is_cut_off() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        StatementFailed("canceling statement", sqlstate="57014"),
+        StatementFailed("NOPERM this user has no permissions"),
+        ConfigurationError("the broker takes no such user"),
+        RuntimeError("can't start new thread"),
+    ],
+)
+async def test_a_worker_whose_heartbeats_fail_on_the_server_is_cut_off(error: Exception) -> None:
     line = Line()
-    line.error = StatementFailed("canceling statement", sqlstate="57014")
+    line.error = error
     async with watched(line) as cut_off:
         await eventually(lambda: len(cut_off) == 1, timeout=10.0)
 
@@ -106,6 +127,23 @@ async def test_a_worker_whose_connections_a_running_server_refuses_is_cut_off() 
     line.error.refused = True
     async with watched(line) as cut_off:
         await eventually(lambda: len(cut_off) == 1, timeout=10.0)
+
+
+async def test_a_worker_that_was_cut_off_claims_nothing_until_a_heartbeat_succeeds() -> None:
+    """Not even when the server goes down for all: once it is back, others may be sooner."""
+    line = Line()
+    async with watching(line) as (registration, cut_off):
+        assert registration.in_contact.is_set()
+        line.error = StatementFailed("permission denied", sqlstate="42501")
+        await eventually(lambda: len(cut_off) == 1, timeout=10.0)
+        assert not registration.in_contact.is_set()
+        line.error, sent = BrokerUnavailable("connection refused"), line.sent
+        over = time.monotonic() + TIMEOUT_S
+        await eventually(lambda: line.sent > sent + 3 and time.monotonic() > over)
+        assert not registration.in_contact.is_set()
+        line.error = None
+        await eventually(registration.in_contact.is_set)
+        assert len(cut_off) == 1
 
 
 async def test_a_worker_whose_row_is_locked_is_not_cut_off(
