@@ -25,13 +25,16 @@ from chancy.worker.supervisor.worker_process import WorkerProcess
 logger = logging.getLogger("chancy.supervisor")
 
 #: Exit codes after which a restart would fail in the same way, and their causes. They count only if
-#: no worker was registered at the exit: a job may end its process with any code.
+#: no worker was registered at the exit: a job may end its process with any code. Beside workers
+#: that work, the worker process is restarted nevertheless.
 FINAL = {2: "configuration error", 3: "schema mismatch"}
 #: The database cannot be reached, or refuses for now.
 AWAY = 4
 #: The same for a supervisor none of whose workers has ever been ready: a wrong host or port looks
 #: like a database that is down.
 FINAL_AT_FIRST = FINAL | {AWAY: "the database cannot be reached, or refuses"}
+#: The policy ``Halt(exit=True)`` of a stream has ended it.
+HALTED = 5
 #: A worker process that exits earlier than this, in seconds, has failed to start.
 SHORT_LIFE_S = 10.0
 #: Failed starts within this many seconds after which the supervisor gives up.
@@ -54,7 +57,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class Supervisor:
     """Runs ``processes`` worker processes of a command until it is asked to stop.
 
-    A worker process that dies is restarted, with back-off. SIGTERM and SIGINT are passed on as
+    A worker process that dies is restarted, with back-off; one that cannot start ends the
+    supervisor unless another one has a registered worker. SIGTERM and SIGINT are passed on as
     SIGTERM: the first shuts the workers down gracefully, the second at once; the third kills them.
     SIGUSR1 logs one line of status for each.
 
@@ -135,16 +139,17 @@ class Supervisor:
                 return
             final = FINAL if self._ready else FINAL_AT_FIRST
             if intended and code in final:
-                self._give_up(
-                    code, f"worker process {number} {how} ({final[code]}); not restarting"
-                )
-                return
+                how = f"{how} ({final[code]})"
+                if not self._others_work(number):
+                    self._give_up(code, f"worker process {number} {how}; not restarting")
+                    return
             if now - began >= SHORT_LIFE_S:
                 backoff.reset()
                 short.clear()
-            elif intended and code != AWAY:
+            elif intended and code != AWAY and (code == HALTED or not self._others_work(number)):
                 # Not in an outage: the other workers keep outcomes in memory, which a stop would
-                # lose. Nor if it had started: its jobs may have killed it.
+                # lose. Nor if it had started: its jobs may have killed it. Nor beside workers that
+                # work: what keeps this one from starting, such as newer tables, does not stop them.
                 short.append(now)
             if len(short) == MOST_DEATHS and now - short[0] < DEATHS_WITHIN_S:
                 why = f"worker process {number} {how}, the {MOST_DEATHS}th failure within a minute"
@@ -156,6 +161,11 @@ class Supervisor:
             else:
                 logger.error("child_died number=%d next_try_s=%.1f %s", number, pause, how)
             await self._clock.wait(self._stopping, pause)
+
+    def _others_work(self, number: int) -> bool:
+        """Whether another worker process has a registered worker."""
+        others = (other for other in self._running.values() if other.number != number)
+        return any(other.report.worker is not None for other in others)
 
     async def _run_once(self, number: int) -> tuple[int, str, bool]:
         """Run a worker process until it exits.

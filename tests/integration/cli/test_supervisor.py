@@ -318,6 +318,34 @@ def test_an_outage_does_not_end_the_workers_that_run(tmp_path: Path) -> None:
         assert "supervisor_gave_up" not in supervisor.log
 
 
+@pytest.mark.parametrize("status", [1, 3])
+def test_a_worker_that_cannot_start_again_stops_no_other(tmp_path: Path, status: int) -> None:
+    """For example with 3 because the tables are newer: that does not stop workers that run."""
+    program = (
+        "import os, pathlib, sys, time\n"
+        "newer = pathlib.Path('newer')\n"
+        "while os.environ['CHANCY_WORKER_NUMBER'] == '2' and not newer.exists(): time.sleep(0.05)\n"
+        f"if newer.exists(): sys.exit({status})\n{_REGISTER}"
+        "time.sleep(300)"
+    )
+    with started(_supervising(program, processes=2), cwd=tmp_path) as supervisor:
+        eventually_sync(lambda: "child_ready number=1" in supervisor.log)
+        (tmp_path / "newer").touch()
+        eventually_sync(
+            lambda: (
+                supervisor.log.count(f"exited with status {status}") > MOST_DEATHS
+                or "supervisor_gave_up" in supervisor.log
+            ),
+            timeout=60,
+        )
+        assert "supervisor_gave_up" not in supervisor.log
+        assert ("(schema mismatch)" in supervisor.log) == (status == 3)
+        [first] = re.findall(r"child_started number=1 pid=(\d+)", supervisor.log)
+        os.kill(int(first), signal.SIGKILL)
+        assert supervisor.process.wait(60) == status
+        assert "supervisor_gave_up" in supervisor.log
+
+
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
 def test_each_signal_is_handed_on_and_the_third_kills(tmp_path: Path, first: int) -> None:
     program = (
