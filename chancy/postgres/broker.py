@@ -120,7 +120,23 @@ class PostgresBroker(Catalog):
         return self._pool
 
     async def _connect(self) -> Connection:
-        return await self._driver.connect(self.dsn, application_name="chancy")
+        return await self._connect_to(self.dsn, "chancy")
+
+    async def _connect_to(self, dsn: str, name: str) -> Connection:
+        """Open a session of this name.
+
+        :raises ConfigurationError: the server refuses the role, or has no such database. Once the
+            broker is open, this is a `BrokerUnavailable`, and passes like an outage: the password
+            may have changed.
+        """
+        try:
+            return await self._driver.connect(dsn, application_name=name)
+        except ConfigurationError as error:
+            if self._pool is None:
+                raise
+            failure = BrokerUnavailable(str(error))
+            failure.refused = True
+            raise failure from error
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -357,7 +373,7 @@ class PostgresBroker(Catalog):
 
     async def subscribe(self, topic: Topic = Topic.WORK) -> PostgresSubscription:
         name = _LISTENERS[topic]
-        connection = await self._driver.connect(self._listen_dsn or self.dsn, application_name=name)
+        connection = await self._connect_to(self._listen_dsn or self.dsn, name)
         if connection.pooled:
             # The pooler would accept LISTEN and run it on an arbitrary session of the server.
             await connection.close()

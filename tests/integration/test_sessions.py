@@ -9,15 +9,20 @@ from dataclasses import replace
 
 import asyncpg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from chancy import Chancy, Queue, RateLimit, Worker
+from chancy.errors import BrokerUnavailable, ConfigurationError
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
+from chancy.postgres import drivers
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers import pool
 from chancy.queue.rules import Rule
 from chancy.worker.supervisor.supervisor import SESSIONS
 from tests.support import jobs
+from tests.support.roles import roles
+from tests.support.sql import ask
 from tests.support.waiting import eventually, gives
 
 ASYNC = Queue(name="async", executor="async")
@@ -25,6 +30,8 @@ COUNT = """
 select count(*) from pg_stat_activity
 where datname = current_database() and application_name like 'chancy%'
 """
+
+END_SESSIONS = "select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = %s"
 
 
 @pytest.fixture(autouse=True)
@@ -171,3 +178,32 @@ async def test_a_statement_of_a_plugin_may_end_after_the_broker_was_closed(dsn: 
     finally:
         await monitor.close()
         await broker.close()
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_a_role_that_is_refused_later_is_an_outage(dsn: str, driver: drivers.Name) -> None:
+    """For example after a change of the password: a worker continues once that is undone."""
+    role = f"refused_{uuid.uuid4().hex[:12]}"
+    with roles(dsn, [role]):
+        own = make_conninfo(dsn, user=role)
+        broker = PostgresBroker(own, driver=driver)
+        with pytest.raises(ConfigurationError, match="not permitted to log in"):
+            await broker.open()
+        ask(dsn, f"alter role {role} login")
+        await broker.open()
+        try:
+            ask(dsn, f"alter role {role} nologin")
+            ask(dsn, END_SESSIONS, [role])
+
+            async def refused() -> bool:
+                with pytest.raises(BrokerUnavailable) as failure:
+                    await broker.fetch("select 1")
+                return "not permitted to log in" in str(failure.value)
+
+            await eventually(refused)
+            with pytest.raises(BrokerUnavailable, match="not permitted to log in"):
+                await broker.subscribe()
+            ask(dsn, f"alter role {role} login")
+            await broker.fetch("select 1")
+        finally:
+            await broker.close()
