@@ -187,7 +187,9 @@ class Endpoint:
             found = self._call(looking, _DATABASE_S)
         except LateError:
             return f"the database has not responded within {_DATABASE_S:g} s"
-        return None if found else "the worker is not registered"
+        for age_s, late in found:
+            return f"no heartbeat has been stored for {age_s:.0f} s" if late else None
+        return "the worker is not registered"
 
     def _call(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
         called = asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -22,6 +22,11 @@ from chancy.text import elapsed, storable
 UPGRADE = "chancy migrate upgrade"
 _TRIPS = 5
 _PID = "select pg_backend_pid()"
+_WRITABLE = """\
+select pg_is_in_recovery(), current_setting('transaction_read_only') = 'off', source, current_user
+from pg_settings where name = 'default_transaction_read_only'"""
+#: Sources of a setting that applies to every role.
+_FOR_ALL = frozenset({"configuration file", "command line", "database"})
 #: Seconds to find out the mode of a pooler, which may have no second session to give.
 _MODE_S = 2.0
 #: Seconds for a test notification to arrive.
@@ -55,6 +60,30 @@ async def schema(examination: Examination) -> Sequence[Finding]:
         todo = "run this command with the newer release" if ahead else UPGRADE
         return [Finding("schema", why, todo, Severity.ERROR)]
     return [Finding("schema", ", ".join(f"{name} {at}" for name, at in found.items()))]
+
+
+async def writable(examination: Examination) -> Sequence[Finding]:
+    """Whether this role may write on this server."""
+    async with examination.session() as session:
+        ((standby, writes, source, role),) = await session.fetch(_WRITABLE)
+    if standby:
+        why = "the server is a standby, which accepts no writes: no job is pushed or run"
+        todo = "connect to the primary; if there is none, promote a standby"
+        return [Finding("writable", why, todo, Severity.ERROR)]
+    if writes:
+        return [Finding("writable", "the server accepts writes")]
+    everyone = source in _FOR_ALL
+    return [
+        Finding(
+            "writable",
+            f"transactions of the role {role!r} may only read, so it can neither push nor run "
+            f"jobs: default_transaction_read_only is on (set for: {source})",
+            "set default_transaction_read_only = off"
+            if everyone
+            else "set default_transaction_read_only = off, if this role pushes or runs jobs",
+            Severity.ERROR if everyone else Severity.WARNING,
+        )
+    ]
 
 
 async def clock(examination: Examination) -> Sequence[Finding]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from chancy import Chancy, Job, Queue
 from chancy.app.checkup import rounds
@@ -169,6 +169,27 @@ def test_a_listener_that_receives_nothing(dsn: str) -> None:
     found = only(examined(dsn, "--listen-dsn", "postgresql://127.0.0.1:1/shop"))
     assert (found["about"], found["severity"]) == ("listener", "warning")
     assert "--listen-dsn" in found["todo"]
+
+
+def test_a_role_that_may_only_read(dsn: str) -> None:
+    reader = make_conninfo(dsn, options="-c default_transaction_read_only=on")
+    found = only(examined(reader))
+    assert (found["about"], found["severity"]) == ("writable", "warning")
+    assert "default_transaction_read_only is on (set for: client)" in found["found"]
+
+
+def test_a_database_that_may_only_be_read_explains_why_no_worker_leads(dsn: str) -> None:
+    worker(dsn, heartbeat_age_s=600)
+    worker(dsn, age_s=600)
+    ask(dsn, "update chancy.leadership_leases set expires_at = now() - interval '1 hour'")
+    name = conninfo_to_dict(dsn)["dbname"]
+    ask(dsn, f'alter database "{name}" set default_transaction_read_only = on')
+    found = {one["about"]: one for one in examined(dsn)}
+    assert found.keys() == {"writable", "workers", "leader"}
+    assert found["writable"]["severity"] == "error"
+    assert {found[name]["todo"] for name in ("workers", "leader")} == {
+        "see writable: correct that first"
+    }
 
 
 def test_a_wrong_clock(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:

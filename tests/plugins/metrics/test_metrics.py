@@ -727,6 +727,13 @@ async def test_a_worker_that_can_take_no_jobs_is_not_ready(
             connection.rollback()
         await eventually(lambda: gives(ready(), (200, "ok\n")))
 
+        async def silent() -> bool:
+            ask(dsn, "update chancy.workers set beat_at = beat_at - interval '1 minute'")
+            status, text = await ready()
+            return status == 503 and text.startswith("no heartbeat has been stored for ")
+
+        await eventually(silent)
+
         async def unregistered() -> bool:
             # Again and again: the next heartbeat registers it.
             ask(dsn, "delete from chancy.workers")
