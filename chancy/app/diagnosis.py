@@ -64,6 +64,9 @@ _ENDED = {
     State.CANCELLED: "was cancelled",
 }
 
+#: The errors that a cancellation stores: of a running job, and at its deadline.
+_CANCELLATIONS = frozenset({"chancy.Cancelled", "chancy.Expired"})
+
 #: Returns the explanations of plugins for a held or pending job.
 Explain = Callable[[QueuedJob], Awaitable[Sequence[str]]]
 
@@ -115,14 +118,16 @@ async def diagnose(broker: Broker, id: UUID, explain: Explain = _nothing) -> Seq
 
 def _finished(job: QueuedJob) -> Iterator[Reason]:
     at = "" if job.finished_at is None else f" at {written(job.finished_at)}"
-    yield Reason(
-        Why.FINISHED,
-        f"the job {_ENDED.get(job.state, job.state.label)}{at}, in attempt {_attempt(job)}",
-    )
-    if job.state is State.FAILED and job.errors:
+    when = f"in attempt {_attempt(job)}" if job.attempt else "before its first attempt"
+    yield Reason(Why.FINISHED, f"the job {_ENDED.get(job.state, job.state.label)}{at}, {when}")
+    if job.state is State.CANCELLED:
+        if job.errors and _error_name(job) in _CANCELLATIONS:
+            yield Reason(Why.FINISHED, f"reason: {_failure(job)}")
+            return
+        # It waited, or was released: a request stores no error.
+        yield Reason(Why.FINISHED, "reason: it was cancelled on request")
+    if job.state in (State.FAILED, State.CANCELLED) and job.errors:
         yield Reason(Why.FINISHED, f"last failure: {_failure(job)}")
-    if job.state is State.CANCELLED and job.errors:
-        yield Reason(Why.FINISHED, f"reason: {_failure(job)}")
 
 
 def _running(
@@ -309,12 +314,14 @@ def _attempt(job: QueuedJob) -> str:
     return f"{job.attempt} of {job.max_attempts}"
 
 
+def _error_name(job: QueuedJob) -> str:
+    types = job.errors[-1].get("types")
+    return str(types[0]) if isinstance(types, list) and types else "unknown"
+
+
 def _failure(job: QueuedJob) -> str:
-    last = job.errors[-1]
-    types = last.get("types")
-    name = types[0] if isinstance(types, list) and types else "unknown"
-    first_line, _, _ = str(last.get("message") or "").partition("\n")
-    return f"{name}: {first_line[:200]}"
+    first_line, _, _ = str(job.errors[-1].get("message") or "").partition("\n")
+    return f"{_error_name(job)}: {first_line[:200]}"
 
 
 def _workers(count: int) -> str:

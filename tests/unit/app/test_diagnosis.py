@@ -223,6 +223,35 @@ async def test_it_is_finished(bench: Bench, state: State) -> None:
     assert state.label in text
 
 
+async def test_an_old_failure_is_not_the_reason_of_a_cancellation(bench: Bench) -> None:
+    await bench.prepare()
+    [claim] = await bench.running()
+    failure = Failure.named("shop.Busy", "come back")
+    await bench.settle(settlement(claim, State.SCHEDULED)._replace(delay_s=30.0, failure=failure))
+    await bench.broker.cancel([claim.id])
+    _, text = await said(bench, claim.id)
+    assert "reason: it was cancelled on request" in text
+    assert "last failure: shop.Busy: come back" in text
+
+
+async def test_a_cancellation_that_has_a_reason_shows_it(bench: Bench) -> None:
+    await bench.prepare()
+    [claim] = await bench.running()
+    failure = Failure.named("chancy.Cancelled", "no such customer")
+    await bench.settle(settlement(claim, State.CANCELLED)._replace(failure=failure))
+    _, text = await said(bench, claim.id)
+    assert text.endswith("reason: chancy.Cancelled: no such customer")
+
+
+async def test_a_job_that_was_cancelled_before_it_started_was_in_no_attempt(bench: Bench) -> None:
+    await bench.prepare()
+    [id] = await bench.push(prepared())
+    await bench.broker.cancel([id])
+    _, text = await said(bench, id)
+    assert "before its first attempt" in text
+    assert "attempt 0" not in text
+
+
 async def test_jobs_lost_with_the_process_and_unknown_jobs(bench: Bench) -> None:
     await bench.prepare()
     [claim] = await bench.running()
