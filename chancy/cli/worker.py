@@ -171,6 +171,8 @@ def worker(
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
+    if restart_blocked is not None and processes == 0:
+        raise click.UsageError("--restart-blocked needs the supervisor: --processes of 1 or more")
     options = ServeOptions(
         queues=_names(queues, "--queues names no queue"),
         processors=_names(processors, "--processors names no processor"),

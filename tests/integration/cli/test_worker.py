@@ -165,6 +165,7 @@ def test_a_worker_that_cannot_work_is_refused(dsn: str) -> None:
         ("imports: there is no module", "nowhere"),
         ("names no queue", ours, "--queues=,"),
         ("needs the plugin chancy.metrics", ours, "--metrics=127.0.0.1:0"),
+        ("needs the supervisor", ours, "--restart-blocked=5"),
     ):
         line = ("worker", "--processes=0", *options)
         assert words in inside(*line, dsn=dsn, imports=imports, code=2).err
