@@ -147,7 +147,7 @@ class SelectedJobs:
         async def run_now(ids: list[UUID]) -> tuple[int, int]:
             return len(await self._broker.run_now(ids)), 0
 
-        batches = self._everywhere(self._states("run_now", frozenset({State.SCHEDULED})))
+        batches = self._everywhere(self._states("retry (run_now)", frozenset({State.SCHEDULED})))
         return await _change(batches, run_now, dry_run, progress)
 
     async def reschedule(

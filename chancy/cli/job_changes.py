@@ -98,7 +98,7 @@ class BulkOptions:
         if not self.yes:
             total = target.run(count).matched
             # Outside the event loop, which would ignore the first Ctrl-C.
-            click.confirm(f"{verb.capitalize()} {total:,} jobs?", abort=True, err=True)
+            click.confirm(f"{verb.capitalize()} {_jobs(total)}?", abort=True, err=True)
 
         async def change(chancy: Chancy) -> ChangedJobs:
             with _bar(verb, total) as progress:
@@ -110,10 +110,14 @@ class BulkOptions:
         if self.json_:
             output.script({"dry_run": self.dry_run, **counts._asdict()})
         elif self.dry_run:
-            output.line(f"{counts.matched:,} jobs to {verb}")
+            output.line(f"{_jobs(counts.matched)} to {verb}")
         else:
             asked = f", {counts.asked:,} running ones asked to stop" if counts.asked else ""
-            output.line(f"{counts.changed:,} of {counts.matched:,} jobs {done}{asked}")
+            output.line(f"{counts.changed:,} of {_jobs(counts.matched)} {done}{asked}")
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count:,} jobs"
 
 
 def _on_terminal(stream: TextIO) -> bool:

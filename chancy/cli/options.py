@@ -89,8 +89,8 @@ class CommandTarget:
         ]
         if ignored:
             raise ConfigurationError(
-                f"{', '.join(ignored)}: the application {settings.app} sets its own value; "
-                "omit the option, or omit --app"
+                f"{', '.join(ignored)}: the application {settings.app} takes another value, its "
+                "own or the default; omit the option, or omit --app"
             )
         _warn_of_ignored(settings, chancy)
         return chancy
@@ -154,7 +154,7 @@ def _warn_of_ignored(settings: Settings, chancy: Chancy) -> None:
             warned.add(key)
             complain(
                 f"{key} of the settings (CHANCY_{key.upper()} or pyproject.toml) has no effect: "
-                f"the application {settings.app} sets its own value"
+                f"the application {settings.app} takes another value, its own or the default"
             )
 
 

@@ -176,7 +176,9 @@ async def test_priorities_and_times_change(chancy: Chancy, dsn: str) -> None:
     assert await one.run_now() == ChangedJobs(1, 1)
     assert await every.reschedule(0) == ChangedJobs(2, 1), "one is pending"
     assert await states(chancy, [low, high]) == [State.PENDING] * 2
-    with pytest.raises(ConfigurationError, match="run_now does not apply to failed jobs"):
+    with pytest.raises(
+        ConfigurationError, match=r"retry \(run_now\) does not apply to failed jobs"
+    ):
         await chancy.select_jobs(JobSelection(states=frozenset({State.FAILED}))).run_now()
 
 

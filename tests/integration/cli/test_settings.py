@@ -231,7 +231,7 @@ def test_an_option_that_the_app_does_not_follow_is_an_error(
     inside("queue", "list", "--app=fixed", "--dsn", dsn, "--schema=chancy")
     other = "postgresql://127.0.0.1/other"
     answer = inside("queue", "list", "--app=fixed", "--dsn", other, code=2)
-    assert "--dsn: the application fixed sets its own value" in answer.err
+    assert "--dsn: the application fixed takes another value, its own or the default" in answer.err
     assert "default" in inside("queue", "list", "--app=fixed", dsn=other).out
 
 
@@ -245,7 +245,7 @@ def test_a_setting_that_the_app_does_not_follow_is_warned_of(
     answer = inside("queue", "list", dsn=f"postgresql://ann:{_PASSWORD}@127.0.0.1:1/x")
     assert answer.err.splitlines() == [
         f"chancy: {key} of the settings (CHANCY_{key.upper()} or pyproject.toml) has no effect: "
-        "the application fixed sets its own value"
+        "the application fixed takes another value, its own or the default"
         for key in ("dsn", "schema")
     ]
     assert inside("queue", "list", "--schema=chancy", dsn=dsn).err == ""
