@@ -206,10 +206,12 @@ class Puller:
         return limit
 
     async def _wait_for_room(self) -> int:
-        for needed in (self._settler.open, self._in_contact):
-            if not needed.is_set():
-                await self._clock.wait(needed, 1.0)
-                return 0
+        if not self._settler.open.is_set():
+            await self._clock.wait(self._settler.open, 1.0)
+            return 0
+        if not self._in_contact.is_set():
+            await self._clock.wait(self._in_contact, 1.0)
+            return 0
         room = self._runner.room
         if room > 0:
             return room
