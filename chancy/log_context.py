@@ -78,15 +78,20 @@ class UnlockedHandler(logging.Handler):
 def keeping_loggers() -> Generator[None]:
     """Enable the loggers of chancy again that are disabled meanwhile. For imports of an
     application: by default, `logging.config.dictConfig` disables all loggers that exist."""
-    enabled = [
-        logger
-        for name, logger in dict(logging.root.manager.loggerDict).items()
-        if isinstance(logger, logging.Logger)
-        and not logger.disabled
-        and f"{name}.".startswith("chancy.")
-    ]
+    disabled = {logger for logger in _loggers() if logger.disabled}
     try:
         yield
     finally:
-        for logger in enabled:
-            logger.disabled = False
+        # Also those that the import has created: an application imports most of them.
+        for logger in _loggers():
+            if logger not in disabled:
+                logger.disabled = False
+
+
+def _loggers() -> list[logging.Logger]:
+    """The loggers of chancy that exist."""
+    return [
+        logger
+        for name, logger in logging.root.manager.loggerDict.copy().items()
+        if isinstance(logger, logging.Logger) and f"{name}.".startswith("chancy.")
+    ]

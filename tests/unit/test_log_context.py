@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -99,3 +101,37 @@ async def test_a_job_that_is_imported_leaves_the_loggers_enabled(quiet: str) -> 
 def test_a_job_of_an_executor_process_leaves_the_loggers_enabled(quiet: str) -> None:
     Dispatcher(1_000, Interrupter(), Ear(), None).find(f"{quiet}.work")
     check_loggers()
+
+
+APPLICATION = """
+import logging.config
+
+from chancy import Chancy
+
+chancy = Chancy("postgresql://localhost/nothing")
+logging.config.dictConfig({"version": 1})
+"""
+LOAD = """
+import logging
+
+from chancy.cli import application
+
+assert "chancy.attempts" not in logging.root.manager.loggerDict, "the import creates it"
+application.find("quiet_app")
+assert "chancy.attempts" in logging.root.manager.loggerDict
+loggers = [one for one in logging.root.manager.loggerDict.values() if hasattr(one, "handlers")]
+print([one.name for one in loggers if one.name.startswith("chancy.") and one.disabled])
+"""
+
+
+def test_an_application_leaves_the_loggers_enabled_that_its_import_creates(tmp_path: Path) -> None:
+    (tmp_path / "quiet_app.py").write_text(APPLICATION)
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    ran = subprocess.run(
+        [sys.executable, "-c", LOAD],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ran.returncode, ran.stdout.strip()) == (0, "[]"), ran.stderr
