@@ -10,7 +10,15 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from typing import (
     Annotated,
@@ -50,6 +58,19 @@ class Unresolved:
         return (
             f"its annotation {self.text} cannot be resolved ({self.why}): import what it names "
             "where the module is loaded, not for type checkers alone"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An annotation of a result for which stored values would come back as an iterator."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return (
+            f"values of its annotation {self.text} cannot be stored, because they would come back "
+            "as an iterator: annotate list[…]"
         )
 
 
@@ -197,9 +218,13 @@ def _result(annotation: Any, function: Callable[..., Any]) -> Parameter:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated and get_origin(arguments[0]) in (Union, types.UnionType):
         return Parameter("return", annotation, True, frozenset())
-    if origin in (Awaitable, Coroutine) and not inspect.iscoroutinefunction(function):
-        annotation = arguments[-1]
+    if _awaited(origin or annotation) and not inspect.iscoroutinefunction(function):
+        # Also futures and tasks of asyncio, which is not imported for this.
+        told = origin is Coroutine or len(arguments) == 1
+        annotation = arguments[-1] if told else Any
         origin, arguments = get_origin(annotation), get_args(annotation)
+    if any((get_origin(one) or one) in (Iterable, Generator) for one in _members(annotation)):
+        return Parameter("return", Unreadable(shown(annotation)), True, frozenset())
     if origin in (Union, types.UnionType):
         results = [one for one in arguments if one not in (Snooze, Cancel, Retry)]
         if len(results) < len(arguments):
@@ -207,6 +232,17 @@ def _result(annotation: Any, function: Callable[..., Any]) -> Parameter:
     elif annotation in (Snooze, Cancel, Retry):
         annotation = Any
     return _parameter("return", annotation, required=True)
+
+
+def _awaited(kind: object) -> bool:
+    """Whether values of a class are awaited before they are stored."""
+    return isinstance(kind, type) and issubclass(kind, Awaitable)
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union; another annotation itself."""
+    union = get_origin(annotation) in (Union, types.UnionType)
+    return get_args(annotation) if union else (annotation,)
 
 
 Annotations.NOTHING = Annotations(

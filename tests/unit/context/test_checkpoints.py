@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -96,6 +97,21 @@ def amount_later() -> Awaitable[Decimal]:
     return amount()
 
 
+def amount_task() -> asyncio.Task[Decimal]:
+    return asyncio.create_task(amount())
+
+
+def amount_future() -> asyncio.Future[Decimal]:
+    return amount_task()
+
+
+def untyped_task() -> asyncio.Task:  # type: ignore[type-arg]
+    async def numbers() -> list[int]:
+        return [1]
+
+    return asyncio.create_task(numbers())
+
+
 def pair() -> tuple[int, int]:
     return 1, 2
 
@@ -114,6 +130,9 @@ def names() -> set[str]:
         (receipt, RECEIPT),
         (amount, RECEIPT.amount),
         (amount_later, RECEIPT.amount),
+        (amount_task, RECEIPT.amount),
+        (amount_future, RECEIPT.amount),
+        (untyped_task, [1]),
         (pair, (1, 2)),
         (size, Size.SMALL),
         (names, {"tea"}),
@@ -148,11 +167,32 @@ def unstorable() -> Iterator[threading.Lock]:
     raise AssertionError("it was run")
 
 
-def test_a_function_whose_values_cannot_be_stored_is_not_run() -> None:
+def numbers() -> Iterable[int]:
+    raise AssertionError("it was run")
+
+
+def optional_numbers() -> Iterable[int] | None:
+    raise AssertionError("it was run")
+
+
+def generated() -> Generator[int]:
+    raise AssertionError("it was run")
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (unstorable, ""),
+        *((one, r".*: annotate list\[…]") for one in (numbers, optional_numbers, generated)),
+    ],
+)
+def test_a_function_whose_values_cannot_be_stored_is_not_run(
+    function: Callable[[], Any], said: str
+) -> None:
     job, _ = job_with()
     for _ in range(2):
-        with pytest.raises(InvalidCheckpoint, match=r"its annotation .* cannot be stored"):
-            job.sync_checkpoint("one", unstorable)
+        with pytest.raises(InvalidCheckpoint, match=rf"its annotation .* cannot be stored{said}"):
+            job.sync_checkpoint("one", function)
 
 
 async def test_a_name_distinguishes_checkpoints() -> None:
