@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Protocol
 
 from chancy.context.host import PendingWrite
@@ -145,9 +146,7 @@ class Checkpoints:
             raise self._invalid(
                 name, f"{shown(function)} is not a function: pass a function, then its arguments"
             )
-        module, qualname = (getattr(function, key, "") for key in ("__module__", "__qualname__"))
-        path = f"{module}.{qualname}" if module and qualname else shown(function)
-        signature = Signature.of(function, path)
+        signature = Signature.of(function, _path(function))
         try:
             signature.check_result()
         except InvalidResult as error:
@@ -183,6 +182,8 @@ class Checkpoints:
             encoded = signature.encode_result(value, self._limit)
         except InvalidResult as error:
             raise InvalidCheckpoint(f"{what}: {error}") from error.__cause__
+        except PayloadTooLarge as error:
+            raise PayloadTooLarge(f"{what}: {error}") from None
         text = f'{{"value":{encoded},"attempt":{self._attempt.attempt}}}'
         with self._lock:
             records = {**self._records, name: text}
@@ -209,6 +210,15 @@ class Checkpoints:
 
     def _invalid(self, name: object, why: str) -> InvalidCheckpoint:
         return InvalidCheckpoint(f"checkpoint {shown(name)} of {self._func} cannot be run: {why}")
+
+
+def _path(function: Callable[..., Any]) -> str:
+    """The path of a function for errors, without arguments, which its `repr` may contain."""
+    while isinstance(function, partial):
+        function = function.func
+    named = function if hasattr(function, "__qualname__") else type(function)
+    module = getattr(named, "__module__", None) or "builtins"  # methods of C have none
+    return f"{module}.{named.__qualname__}"
 
 
 def _close(value: object) -> None:

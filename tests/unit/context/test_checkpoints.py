@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import pytest
@@ -163,6 +164,31 @@ def test_a_value_fits_the_annotation() -> None:
     assert ear.kept == []
 
 
+@dataclass
+class Charge:
+    card: str
+
+    def __call__(self) -> int:
+        return misannotated()
+
+
+def charge(card: str) -> int:
+    return misannotated()
+
+
+@pytest.mark.parametrize(
+    ("function", "named"), [(partial(charge, card="4111"), "charge"), (Charge("4111"), "Charge")]
+)
+def test_errors_name_a_function_without_its_arguments(
+    function: Callable[[], int], named: str
+) -> None:
+    job, _ = job_with()
+    with pytest.raises(InvalidCheckpoint, match=rf"test_checkpoints\.{named}: ") as raised:
+        job.sync_checkpoint("one", function)
+    assert "4111" not in str(raised.value)
+    assert job.sync_checkpoint("two", str.upper, "tea") == "TEA"
+
+
 def unstorable() -> Iterator[threading.Lock]:
     raise AssertionError("it was run")
 
@@ -302,6 +328,10 @@ def test_checkpoints_take_so_much_together_and_not_more() -> None:
     job.sync_checkpoint("one", lambda: "x" * 900)
     with pytest.raises(PayloadTooLarge, match=r"the checkpoints of shop\.work take 1,"):
         job.sync_checkpoint("two", lambda: "ü" * 40)
+    with pytest.raises(
+        PayloadTooLarge, match=r"value of checkpoint 'two' of shop\.work: .* must be at most 1,"
+    ):
+        job.sync_checkpoint("two", lambda: "x" * 2_000)
     assert job.sync_checkpoint("two", lambda: "x") == "x"
     assert list(kept(ear)) == ["one", "two"]
 
