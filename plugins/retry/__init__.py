@@ -51,6 +51,8 @@ _PERMANENT = (
     "chancy.errors.UnreadablePayload",
     "chancy.errors.UnsupportedLimit",
 )
+#: A base class of every exception group.
+_GROUP = error_name(BaseExceptionGroup)
 
 #: The types that a rule for any error covers.
 _BASES = (error_name(Exception), error_name(BaseException))
@@ -184,6 +186,10 @@ class Retries(Plugin):
     def _policy(self, claim: Claim, types: tuple[str, ...]) -> PolicyOrFalse | Custom:
         """The most specific policy: of the job, then of the error, then of the application."""
         own = _own_policy(claim)
+        if _GROUP in types:  # one permanent error is enough, wherever it is in the group
+            named = {*self._by_name, *(own if isinstance(own, dict) else ())}
+            if any(name in _PERMANENT and name not in named for name in types):
+                return False
         if isinstance(own, dict):
             nearest = next((name for name in types if name in own or name in _PERMANENT), None)
             if nearest in own:

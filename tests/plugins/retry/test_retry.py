@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -202,6 +202,27 @@ def test_the_policy_of_a_job_does_not_retry_what_is_hopeless() -> None:
     assert decision(RULES, outcome, own).state is State.FAILED
     allowed = Retries(rules=[Rule("chancy.errors.InvalidArguments", Constant(6))])
     assert decision(allowed, outcome, own).delay_s == 5
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        None,
+        {"retry": Constant(5).as_json()},
+        attempt.job.with_retry({Busy: Constant(6)})(name="x").meta,
+    ],
+)
+def test_a_group_with_a_permanent_error_is_not_retried_whichever_comes_first(
+    meta: Mapping[str, Any] | None,
+) -> None:
+    one = claim(meta=json.dumps(meta) if meta else None)
+    busy, final = Busy(), InvalidCheckpoint()
+    for errors in ([busy, final], [final, busy]):
+        group = raised(ExceptionGroup("tasks", errors))
+        assert decision(RULES, group, one).state is State.FAILED
+        allowed = Retries(rules=[Rule(Busy, Constant(3)), Rule(InvalidCheckpoint, Constant(3))])
+        assert decision(allowed, group, one).state is State.SCHEDULED
+    assert decision(RULES, raised(ExceptionGroup("tasks", [busy])), one).state is State.SCHEDULED
 
 
 @pytest.mark.parametrize(
