@@ -235,8 +235,10 @@ class _Run:
     def failed(self, error: BaseException) -> None:
         """Send the signal of a call that raised, unless the task is tried again."""
         context = current_job()
-        last = context.attempt >= context.max_attempts or isinstance(error, _FINAL)
-        limited = all(isinstance(one, RateLimited) for one in leaves(error))
+        raised = leaves(error)
+        final = any(isinstance(one, _FINAL) for one in raised)
+        last = context.attempt >= context.max_attempts or final
+        limited = all(isinstance(one, RateLimited) for one in raised)
         if last and isinstance(error, Exception) and not limited:
             kind = type(error)
             own = base.TaskError(

@@ -9,6 +9,7 @@ from django_tasks import TaskContext
 
 from chancy import Cancel, Snooze, job
 from chancy.django.tasks import task
+from chancy.errors import InvalidCheckpoint
 
 
 @task(priority=7)
@@ -60,3 +61,8 @@ def answer(value: str) -> object:
     return {"tuple": (1, 2), "object": object(), "snooze": Snooze(60), "cancel": Cancel("no")}[
         value
     ]
+
+
+@task
+def fail_in_group() -> None:
+    raise ExceptionGroup("tasks", [ValueError("no luck"), InvalidCheckpoint("no value")])

@@ -214,6 +214,22 @@ def test_the_signal_has_the_result_that_is_stored(value: str, expected: list[obj
         assert told == [result.status, *(paths or [result.return_value])]
 
 
+def test_the_signal_reports_a_group_that_is_not_retried() -> None:
+    told: list[str] = []
+
+    def tell(*, task_result: Any, **_: object) -> None:
+        told.append(task_result.status)
+
+    task_finished.connect(tell)
+    try:
+        result: Any = tasks.fail_in_group.enqueue()
+        run_jobs(raises=False)
+    finally:
+        task_finished.disconnect(tell)
+    result.refresh()
+    assert [result.status] == told == ["FAILED"]
+
+
 @pytest.mark.parametrize(
     ("name", "kind"), [("chancy.TimedOut", TimeoutError), ("chancy.Lost", JobError)]
 )
