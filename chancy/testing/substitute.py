@@ -86,7 +86,7 @@ class SandboxBroker(MemoryBroker):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[SandboxTransaction]:
-        """See `Chancy.transaction`. If it raises, its jobs are dropped that have not run."""
+        """See `Chancy.transaction`. If it raises, its unfinished jobs are dropped."""
         transaction = SandboxTransaction()
         try:
             yield transaction
