@@ -169,8 +169,11 @@ async def replay(view: View) -> Response:
         before = await Letters(chancy.broker).count(LetterFilter(ids=ids, replayed=True))
         if before == len(ids):
             raise Refused(409, "nothing was changed: all of these jobs were retried before")
-        effect = f"{before} of them were retried before, and are left out." if before else ""
-        if asked := await view.confirm(f"Retry {len(ids) - before} jobs", "jobs", effect):
+        are = "was retried before, and is" if before == 1 else "were retried before, and are"
+        effect = f"{before} of those selected {are} left out." if before else ""
+        rest = len(ids) - before
+        what = f"Retry {rest} {'job' if rest == 1 else 'jobs'}"
+        if asked := await view.confirm(what, "jobs", effect):
             return asked
     async with deed(view) as act:
         letters = Letters(act.store, chancy.broker)

@@ -366,9 +366,12 @@ async def test_jobs_retried_before_are_left_out_of_those_that_are_selected(shop:
     async with browser(shop, OPERATOR) as olaf:
         _done(await olaf.post("jobs/replay", {"id": ids[0]}))
         asked = text_of(await olaf.post("jobs/replay", {"id": ids}))
-        assert "Retry 2 jobs? 1 of them were retried before, and are left out." in asked
+        assert "Retry 2 jobs? 1 of those selected was retried before, and is left out." in asked
+        _done(await olaf.post("jobs/replay", {"id": ids[1]}))
+        asked = text_of(await olaf.post("jobs/replay", {"id": ids}))
+        assert "Retry 1 job? 2 of those selected were retried before, and are left out." in asked
         done = _done(await olaf.post("jobs/replay", {"id": ids, "confirmed": "yes"}))
-        assert "2 changed, 1 left out." in text_of(await olaf.get(done.lstrip("/")))
+        assert "1 changed, 2 left out." in text_of(await olaf.get(done.lstrip("/")))
         again = await olaf.post("jobs/replay", {"id": ids})
         assert again.status_code == 409
         assert "all of these jobs were retried before" in text_of(again)
