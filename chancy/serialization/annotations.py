@@ -62,7 +62,7 @@ class Unresolved:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class ReadAsIterator:
     """An annotation of a result for which stored values would come back as an iterator."""
 
     text: str
@@ -224,7 +224,7 @@ def _result(annotation: Any, function: Callable[..., Any]) -> Parameter:
         annotation = arguments[-1] if told else Any
         origin, arguments = get_origin(annotation), get_args(annotation)
     if any((get_origin(one) or one) in (Iterable, Generator) for one in _members(annotation)):
-        return Parameter("return", Unreadable(shown(annotation)), True, frozenset())
+        return Parameter("return", ReadAsIterator(shown(annotation)), True, frozenset())
     if origin in (Union, types.UnionType):
         results = [one for one in arguments if one not in (Snooze, Cancel, Retry)]
         if len(results) < len(arguments):

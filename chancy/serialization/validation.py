@@ -20,7 +20,7 @@ from pydantic_core import CoreConfig, CoreSchema, SchemaSerializer
 
 from chancy.errors import InvalidArguments
 from chancy.serialization import codec
-from chancy.serialization.annotations import Parameter, Unreadable, Unresolved
+from chancy.serialization.annotations import Parameter, ReadAsIterator, Unresolved
 from chancy.serialization.equality import Difference, compare
 from chancy.text import shown
 
@@ -90,7 +90,7 @@ class Validator:
 
     def _inspect(self, parameter: Parameter) -> None:
         name, annotation = parameter.name, parameter.annotation
-        if isinstance(annotation, Unresolved | Unreadable):
+        if isinstance(annotation, Unresolved | ReadAsIterator):
             self.useless[name] = str(annotation)
             return
         try:
