@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from chancy.broker.values import MOST_RUNNING, WorkerRecord
+from chancy.errors import BrokerUnavailable, StatementFailed
 from chancy.plugins.redis import records
 from chancy.plugins.redis.transport.chunks import records_of
 from chancy.plugins.redis.transport.redis_client import RedisClient
@@ -45,7 +46,14 @@ class RedisHeartbeat:
 
     def beat(self, blocked_s: float = 0.0) -> bool:
         call = self._redis.run("jobs.beat", (self._tag,), (self._worker_id.bytes,))
-        return bool(self._redis.background.run(call))
+        try:
+            return bool(self._redis.background.run(call))
+        except StatementFailed as error:
+            if not error.retryable:
+                raise
+            # Without replicas, or with a full disk, it refuses all writes: no worker can declare
+            # this one dead.
+            raise BrokerUnavailable(str(error)) from error
 
     def close(self) -> None:
         self._redis.background.close()

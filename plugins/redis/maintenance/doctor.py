@@ -33,6 +33,8 @@ _FIX_ACL = 'correct the ACL of this user: see "Privileges" in the guide on Redis
 _SCRIPT = """redis.call('SET', KEYS[1], '', 'PX', 1000)
 redis.call('DEL', KEYS[1])
 return redis.call('PUBLISH', KEYS[1], '')"""
+#: Errors of a primary that has too few replicas, or cannot write its disk.
+_NO_WRITES = ("NOREPLICAS", "MISCONF")
 #: Unreadable records that are listed.
 _SHOWN = 10
 #: Most seconds that a replica may lag.
@@ -230,7 +232,13 @@ async def _scripts(client: ShardClient) -> Finding:
     try:
         await client.command("EVAL", _SCRIPT, 1, f"{client.tag}:doctor")
     except BrokerError as error:
-        todo = _FIX_ACL if access_refused(error) else "enable EVAL and EVALSHA on the server"
-        # Other lines give advice for a replica, or a full server.
-        return Finding("scripts", str(error), "" if error.retryable else todo)
+        if access_refused(error):
+            todo = _FIX_ACL
+        elif not error.retryable:
+            todo = "enable EVAL and EVALSHA on the server"
+        elif any(word in str(error) for word in _NO_WRITES):
+            todo = "correct what the server says: it refuses all writes"
+        else:  # a replica, or a full server: another line says so
+            todo = ""
+        return Finding("scripts", str(error), todo)
     return Finding("scripts", "allowed")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 from uuid import UUID
 
@@ -50,6 +50,19 @@ async def claimed(bench: Bench, limit: int = 100) -> Sequence[Claim]:
             return []
 
     return await eventually(claim)
+
+
+async def test_a_heartbeat_that_a_server_refuses_to_all_is_an_outage(
+    bench: Bench, server: RedisServer
+) -> None:
+    """Without replicas, no worker may write, nor declare another one dead."""
+    beating = bench.broker.heartbeat(bench.worker_id)
+    assert await asyncio.to_thread(beating.beat)
+    with closing(server.client()) as direct:
+        direct.config_set("min-replicas-to-write", 1)
+    with pytest.raises(BrokerUnavailable, match="NOREPLICAS"):
+        await asyncio.to_thread(beating.beat)
+    await asyncio.to_thread(beating.close)
 
 
 async def test_a_restarted_server_continues_with_what_it_had(

@@ -255,6 +255,15 @@ async def test_the_doctor_tells_a_denied_command_from_a_wrong_url(
     assert "Privileges" in found.todo
 
 
+async def test_the_doctor_reports_a_server_that_takes_no_writes(own_redis: Start) -> None:
+    server = own_redis()
+    with closing(server.client()) as direct:
+        direct.config_set("min-replicas-to-write", 1)
+    found = {one.about: one for one in await examine(RedisSettings(url=server.url))}
+    assert not found["scripts"].ok
+    assert "NOREPLICAS" in found["scripts"].found
+
+
 async def test_the_doctor_checks_what_it_may(own_redis: Start) -> None:
     found = {one.about: one for one in await examine(RedisSettings(url=login(own_redis(), SAFE)))}
     assert "no INFO" in found["server"].found
