@@ -12,8 +12,8 @@ from chancy.containment import Containment, HookFailed, refuse
 from chancy.errors import BrokerError
 from chancy.plugin.runtime import QueueClaims
 
-#: Seconds within which a plugin must claim: longer than the deadlines of a broker's statements.
-CLAIM_S = 60.0
+#: Seconds within which a plugin must claim: longer than the statements of `GlobalLimits` may take.
+CLAIM_S = 90.0
 
 
 class ContainedClaims:

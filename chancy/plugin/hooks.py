@@ -110,7 +110,9 @@ class Hooks:
             (contained, plugin.settled) for plugin, contained in self._overriding("settled")
         )
         #: Whether settlements carry their claims: 0.2 µs a job.
-        self._carrying = bool(self._settled or self._inside)
+        self._carrying = bool(self._settled) or any(
+            plugin.settling_claims for plugin, _ in self._overriding("settling")
+        )
         self._explaining = self._overriding("why_held")
         self._examining = self._overriding("examine")
         self._claiming = self._overriding("claiming")

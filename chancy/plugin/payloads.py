@@ -168,7 +168,8 @@ class StoredPayloads:
         :raises UnreadablePayload: it cannot be decoded.
         """
         value = stored_json(stored)
-        return stored if value is None else str(self._value("", Payload.LOG, value))
+        line = None if value is None else self._value("", Payload.LOG, value)
+        return line if isinstance(line, str) else stored
 
     def result(self, func: str, value: Any) -> Any:
         """Decode a stored result, which is decoded from JSON.

@@ -159,7 +159,7 @@ class Plugin:
         queue. A plugin that returns claims enforces the rules of the queue; without them, a queue
         with rules is refused.
 
-        If ``claim`` raises, returns no list of claims, or takes over 60 s, that is logged, and the
+        If ``claim`` raises, returns no list of claims, or takes over 90 s, that is logged, and the
         worker claims again after a few seconds. Claims that the broker has made then are as after a
         lost response.
 
@@ -213,6 +213,10 @@ class Plugin:
     #: nothing.
     settling_states: frozenset[State] = frozenset(state for state in State if state.final)
 
+    #: Whether `settling`, or `settling_concerns`, reads the claims and outcomes of settlements. If
+    #: no plugin does, they have none, and outcomes that wait to be stored take less memory.
+    settling_claims: bool = True
+
     def settling_concerns(self, settlement: Settlement) -> bool:
         """Whether `settling` needs a settlement with one of its states. Must be sync and fast.
 
@@ -228,7 +232,8 @@ class Plugin:
         order. Rows of jobs that ended are in ``finished_jobs``, except for jobs that did not fail
         in a queue that does not keep finished jobs. After a lost connection the same batch may be
         passed again, whether its first transaction was rolled back or committed. Each settlement of
-        an attempt has its ``claim`` and its ``outcome``, as in `settled`.
+        an attempt has its ``claim`` and its ``outcome``, as in `settled`, unless `settling_claims`
+        is False.
 
         Runs in a savepoint. A statement may take 5 s, the hook 10 s. If it raises, its writes are
         rolled back, the jobs settle without them, and the error is logged: a sweep in `serve` must

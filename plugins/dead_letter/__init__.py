@@ -61,6 +61,7 @@ class DeadLetters(Plugin):
     """
 
     settling_states = frozenset({State.FAILED})
+    settling_claims = False
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from chancy.plugin.runtime import Application, Runtime
 from chancy.plugin.tables import PluginSql, PluginTables, utc
-from chancy.serialization.sealed import redacted, stored_json
+from chancy.serialization.sealed import key_of, redacted, stored_json
 from chancy.text import storable
 
 SQL = PluginSql("chancy.plugins.job_logs", "the logs of jobs")
@@ -241,7 +241,7 @@ def shown(lines: Sequence[LogLine]) -> Sequence[LogLine]:
 
 def _shown(text: str) -> str:
     value = stored_json(text)
-    return text if value is None else str(redacted(value))
+    return text if key_of(value) is None else str(redacted(value))
 
 
 async def prune_step(tables: PluginTables, after: UUID | None) -> UUID | None:

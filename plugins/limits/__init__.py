@@ -56,6 +56,7 @@ class GlobalLimits(Plugin):
     """
 
     settling_states = frozenset({State.SCHEDULED})
+    settling_claims = False
 
     def __init__(self, *, every_s: float = 5.0) -> None:
         check_number(every_s, "every_s", 0.1, 3_600, whole=False, unit="seconds")

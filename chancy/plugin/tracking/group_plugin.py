@@ -58,6 +58,7 @@ class GroupPlugin(Plugin, Generic[R, E]):
 
     #: Including states that are not final: releasing a job that was asked to stop cancels it.
     settling_states = frozenset(State)
+    settling_claims = False
 
     def settling_concerns(self, settlement: Settlement) -> bool:
         return settlement.id in self._outcomes

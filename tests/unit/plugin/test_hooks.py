@@ -216,6 +216,10 @@ def test_settlements_carry_their_claims_for_a_plugin_that_writes() -> None:
     claim = claimed()
     settlement = Hooks([Writing()]).judge(claim, OOPS)
     assert (settlement.claim, settlement.outcome) == (claim, OOPS)
+    modest = Writing()
+    modest.settling_claims = False
+    assert Hooks([modest]).judge(claim, OOPS).claim is None
+    assert Hooks([modest, Clerk()]).judge(claim, OOPS).claim == claim
 
 
 def test_the_outcome_of_a_settlement_is_that_of_the_attempt_whatever_plugins_decide() -> None:
