@@ -134,9 +134,7 @@ class PostgresBroker(Catalog):
         except ConfigurationError as error:
             if self._pool is None:
                 raise
-            failure = BrokerUnavailable(str(error))
-            failure.refused = True
-            raise failure from error
+            raise BrokerUnavailable(str(error)) from error
 
     @property
     def capabilities(self) -> frozenset[Capability]:

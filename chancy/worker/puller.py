@@ -210,7 +210,8 @@ class Puller:
             await self._clock.wait(self._settler.open, 1.0)
             return 0
         if not self._in_contact.is_set():
-            await self._clock.wait(self._in_contact, 1.0)
+            if not self._stopping:
+                await self._clock.wait(self._in_contact, 0.2)
             return 0
         room = self._runner.room
         if room > 0:

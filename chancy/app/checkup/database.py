@@ -77,7 +77,7 @@ async def writable(examination: Examination) -> Sequence[Finding]:
         Finding(
             "writable",
             f"transactions of the role {role!r} may only read, so it can neither push nor run "
-            f"jobs: default_transaction_read_only is on (set for: {source})",
+            f"jobs: default_transaction_read_only is on (source: {source})",
             "set default_transaction_read_only = off"
             if everyone
             else "set default_transaction_read_only = off, if this role pushes or runs jobs",

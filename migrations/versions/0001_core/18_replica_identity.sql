@@ -1,5 +1,5 @@
--- The tables without a primary key: if a publication has them, deletes need an identity. Only a table
--- that is published writes more for it.
+-- The tables without a primary key: if a publication has them, deletes need an identity. They write
+-- more for it with wal_level = logical only.
 alter table {schema}.finished_jobs replica identity full;
 alter table {schema}.finished_jobs_default replica identity full;
 alter table {schema}.recently_finished replica identity full;

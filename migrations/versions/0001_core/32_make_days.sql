@@ -95,7 +95,7 @@ begin
     end;
   end loop;
   if v_postponed is not null and v_made = 0 then
-    raise '%', v_postponed using errcode = v_state;
+    raise '%', v_postponed using errcode = v_state, table = 'finished_jobs_default';
   elsif v_postponed is not null then
     raise warning 'days without a partition: %', v_postponed;
   end if;

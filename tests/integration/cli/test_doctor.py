@@ -175,7 +175,7 @@ def test_a_role_that_may_only_read(dsn: str) -> None:
     reader = make_conninfo(dsn, options="-c default_transaction_read_only=on")
     found = only(examined(reader))
     assert (found["about"], found["severity"]) == ("writable", "warning")
-    assert "default_transaction_read_only is on (set for: client)" in found["found"]
+    assert "default_transaction_read_only is on (source: client)" in found["found"]
 
 
 def test_a_database_that_may_only_be_read_explains_why_no_worker_leads(dsn: str) -> None:
