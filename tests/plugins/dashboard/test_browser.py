@@ -267,7 +267,7 @@ from generate_series(1, 1200)""")
         await it.press("Stop")
         await expect(page.locator("#entries tbody tr").first).to_contain_text("stopping")
     ended = page.locator("#entries tbody tr").first
-    await expect(ended).to_contain_text("done")
+    await expect(ended).to_contain_text("stopped by local")
     await expect(ended).to_contain_text("500")
     left = await chancy.control.fetch(
         "select count(*) from chancy.dead_letters where func = 'shop.refund'"

@@ -83,8 +83,7 @@ class Stage:
                     assert not scenario.still or look.keys() == before
                 await scenario.again(scene, chancy)
                 await go_on(scene, chancy, look)
-                deaths = int(fatal is not None)
-                await check_ends(scene, chancy, scenario.ended[at], scenario.end, deaths=deaths)
+                await check_ends(scene, chancy, scenario.ended[at], scenario.end)
                 look.check_counters()
                 return look.keys()
 
