@@ -52,8 +52,8 @@ class PayloadCodec(Protocol):
     def encode(self, func: str, payload: Payload, text: str) -> str:
         """Return the JSON string to store instead of a JSON string, or the same string.
 
-        What is stored instead is an object with the key ``$chancy`` and a value of your choice,
-        except ``{"encrypted": …, "data": …}``, which is shown as encrypted.
+        The replacement is an object with the key ``$chancy``. Its value is up to you, except that
+        ``{"encrypted": …, "data": …}`` is shown as encrypted.
 
         :param func: the path of the job's function; "" for a signal, and to decode a log line.
         """

@@ -155,7 +155,7 @@ async def test_a_replica_is_promoted_under_load(
         **pair.settings, how=how, replicas=replicas, **told, twice=len(twice - pushes.repeated)
     )
     if replicas:
-        # The claims that a replica has not got are given to nobody.
+        # A claim that the replicas have not stored is not returned.
         assert twice <= pushes.repeated
         assert lost == set()
         assert pushes.acknowledged.keys() <= ended.keys()

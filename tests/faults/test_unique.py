@@ -159,7 +159,7 @@ def test_one_key_of_fifty_producers_is_held_by_one_job_at_a_time(
     died = sum(crashes for _, _, crashes in rows)
     assert 1 <= died <= KILLS
     assert check_one_after_the_other(book) <= died
-    assert book.count("begin").total() <= len(made) + died, "one ran again that nobody killed"
+    assert book.count("begin").total() <= len(made) + died, "a job ran again without a kill"
     pushes = sum(one["pushes"] for one in told)
     logger.info(
         "%d pushes of one key by %d producers in %.1f s made %d jobs; %d looks; %d workers killed",

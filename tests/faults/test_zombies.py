@@ -82,6 +82,6 @@ async def test_a_frozen_worker_settles_nothing_of_what_others_run(
     assert ledger.repeated(dsn) >= HELD
     assert tables.counters(dsn) == (count, HELD, HELD)
     oracles.check_claimed_before_each_run(dsn, book)
-    # Nobody ran what it held before it was overdue.
+    # Its jobs did not run elsewhere before it was overdue.
     beat_at = min(one.beat_at for one in ledger.silenced(dsn) if one.pid == zombie.pid)
     assert oracles.find_overlaps(book, {zombie.pid: beat_at + TIMEOUT_S}) == []

@@ -186,6 +186,6 @@ async def check_ends(
         assert one.state is (end or by_itself), one
         least, most = (0, 0) if end is State.CANCELLED else (1, 1 + one.crashes)
         assert least <= runs[number] <= most, f"{number} ran {runs[number]} times: {one}"
-        assert one.crashes <= 1, one  # a worker of the scene may be dead where nobody is killed
+        assert one.crashes <= 1, one  # the scene may have a dead worker of its own
     gone = [scene.id(number) for number in runs.keys() - jobs.keys()]
     assert not await chancy.get_jobs(gone)
