@@ -49,6 +49,7 @@ _FUNCTIONS = (
     "claim_set_aside(uuid, uuid, text, int, text[], bigint)",
     "set_aside(text, int)",
     "claim(uuid, uuid, text, int, bigint, int[], bigint[], boolean)",
+    "check_counted(text[], text)",
     "expired(timestamptz, int, smallint)",
     "admit(timestamptz, jsonb)",
     "with_meta(jsonb, text)",

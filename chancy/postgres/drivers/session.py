@@ -8,7 +8,13 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Final, TypeVar
 
-from chancy.errors import BrokerError, BrokerUnavailable, ConfigurationError, StatementFailed
+from chancy.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    ConfigurationError,
+    PushError,
+    StatementFailed,
+)
 from chancy.postgres.drivers import sqlstates
 from chancy.postgres.drivers.base import STATEMENT_DEADLINE_S, Row
 from chancy.postgres.drivers.deadline import Deadline
@@ -279,6 +285,8 @@ class Session(ABC):
             except BaseException:
                 self.abort()
                 raise
+        if sqlstate == sqlstates.NOT_COUNTED:
+            return PushError(text)
         return StatementFailed(
             sqlstates.advised(sqlstate, text),
             sqlstate=sqlstate,

@@ -32,6 +32,9 @@ _UNSTORABLE = "22021"
 #: A timeout of the server or a cancel request has ended the statement.
 QUERY_CANCELED = "57014"
 
+#: The function ``check_counted`` refuses a push.
+NOT_COUNTED = "CH002"
+
 #: A row with one of the ids exists.
 UNIQUE_VIOLATION = "23505"
 

@@ -56,7 +56,7 @@ _CORE: Mapping[RoleKind, Privileges] = {
 _FUNCTIONS: Mapping[RoleKind, str] = {
     RoleKind.WORKER: "all functions in schema {schema}",
     RoleKind.PRODUCER: "function {schema}.channel(), {schema}.wake(text, boolean, bigint), "
-    "{schema}.admit(timestamptz, jsonb), "
+    "{schema}.admit(timestamptz, jsonb), {schema}.check_counted, "
     "{schema}.push, {schema}.push_unique, {schema}.push_unique_all, {schema}.push_keyed, "
     "{schema}.unique_key, {schema}.check_push, {schema}.check_unique, {schema}.new_id",
     RoleKind.VIEWER: "function {schema}.channel(), {schema}.utc(timestamptz)",

@@ -25,6 +25,11 @@ with pushed as (
       $11::timestamptz[], $12::float8[]
     ) as u (id, queue, priority, func, arguments, run_at, delay_s, max_attempts, meta,
       limits, expires_at, expires_s)) as t
+  where ($11::timestamptz[] is null and $12::float8[] is null) or (
+    select {schema}.check_counted(array(
+      select coalesce(e.queue, ($2::text[])[1])
+      from unnest($2::text[], $11::timestamptz[], $12::float8[]) as e (queue, at, s)
+      where e.at is not null or e.s is not null), 'a job that expires'))
   on conflict (id) do nothing
   returning queue, state)
 select {schema}.wake(q.queue, $13::boolean, q.jobs)

@@ -21,6 +21,11 @@ declare
   v_job record;
   v_made record;
 begin
+  if p_expires_ats is not null or p_expires_s is not null then
+    perform {schema}.check_counted(array(
+      select e.queue from unnest(p_queues, p_expires_ats, p_expires_s) as e (queue, at, s)
+      where e.at is not null or e.s is not null), 'a job that expires');
+  end if;
   with pushed as (
     insert into {schema}.jobs (
       id, pos, state, queue, priority, func, arguments, run_at, max_attempts, meta, limits,

@@ -1,7 +1,8 @@
 -- Pushes one job: the part of the schema that is meant for other programs, and for triggers. Call
 -- it with named parameters; later versions may add parameters, and do not change the name, type or
 -- meaning of existing ones. It validates its arguments, and writes nothing if it refuses them:
--- invalid_parameter_value (22023), or unique_violation (23505) where on_conflict is 'raise'.
+-- invalid_parameter_value (22023), unique_violation (23505) where on_conflict is 'raise', or CH002
+-- for a job that expires in a queue whose rules would not count it.
 -- Part of the transaction in which it is called: the notice is sent at commit.
 -- Runs with the rights of the caller, which needs those of a producer.
 -- Index, locks: as for {schema}.push_keyed, and no others. Safe to repeat with the same id.
@@ -34,6 +35,9 @@ begin
   if v_expires <= greatest(v_due, clock_timestamp()) then
     raise exception 'push: expires_at % is not after the time at which the job is due: it could '
       'never start', v_expires using errcode = '22023';
+  end if;
+  if v_expires is not null then
+    perform {schema}.check_counted(array[queue], 'a job that expires');
   end if;
   if unique_key is null then
     if unique_period is not null or on_conflict is distinct from 'skip' then

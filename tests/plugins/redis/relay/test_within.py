@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
@@ -14,6 +14,8 @@ import pytest
 from chancy import Chancy, GlobalConcurrency, Job, JobFilter, State, Unique
 from chancy.broker.values import Cancellation
 from chancy.errors import PushError
+from chancy.plugins.batch import Batch, Batches
+from chancy.plugins.workflow import Workflow, Workflows
 from chancy.worker.worker import Worker
 from tests.plugins.redis.relay.moving import (
     FAST,
@@ -27,6 +29,9 @@ from tests.plugins.redis.relay.moving import (
 )
 from tests.support import jobs
 from tests.support.waiting import eventually, gives
+
+
+RULED = replace(FAST, rules=(GlobalConcurrency(2),))
 
 
 @pytest.fixture
@@ -108,14 +113,53 @@ async def test_a_job_that_stays_in_postgres_ends_there_if_its_queue_has_rules(
     dsn: str, redis_url: str
 ) -> None:
     jobs.noted.clear()
-    queue = replace(FAST, rules=(GlobalConcurrency(2),))
-    async with application(dsn, redis_url, queue=queue) as chancy:
+    async with application(dsn, redis_url) as chancy:
         async with chancy.transaction() as tx:
             job = note(1).with_expires_at(timedelta(hours=1))
             reference = await chancy.push(job, within=tx)
+        await chancy.declare(RULED)
         async with Worker(chancy):
             assert await reference.result(30) == 1
     assert jobs.noted == [1]
+
+
+async def test_jobs_that_stay_in_postgres_are_refused_if_redis_enforces_rules(
+    dsn: str, redis_url: str
+) -> None:
+    expiring = note(1).with_expires_at(timedelta(hours=1))
+    plugins = (Workflows(), batches := Batches())
+    async with application(dsn, redis_url, *plugins, queue=RULED) as chancy:
+        await chancy.migrate()
+
+        async def within(job: Job[object]) -> None:
+            async with chancy.transaction() as tx:
+                await chancy.push_many([note(0), job], within=tx)
+
+        pushes: dict[str, Callable[[], Awaitable[object]]] = {
+            "a step": lambda: chancy.push(Workflow("w").add(note(1), "a")),
+            "a job of a batch": lambda: batches.push(chancy, Batch(name="b"), [note(1)]),
+            "a callback of a batch": lambda: batches.push(
+                chancy, Batch(name="b", on_finish=note(1)), []
+            ),
+        }
+        for what, push in pushes.items():
+            with pytest.raises(PushError, match=f"^{what} cannot use the queue 'fast': it would"):
+                await push()
+        for job in (expiring, expiring.with_unique(Unique(key="k"))):
+            with pytest.raises(PushError, match="^a job that expires cannot use"):
+                await within(job)
+        with psycopg.connect(dsn) as connection, pytest.raises(psycopg.Error) as raised:
+            connection.execute(
+                "select chancy.push('fast', 'tests.f', expires_in => interval '1 hour')"
+            )
+        assert raised.value.sqlstate == "CH002"
+        assert await left(chancy) == (0, 0)
+        (stored,) = await fetch(
+            chancy,
+            "select (select count(*) from chancy.workflows), (select count(*) from chancy.batches)",
+        )
+        assert tuple(stored) == (0, 0)
+        await within(note(2))
 
 
 async def test_threads_push_inside_their_transactions(chancy: Chancy, dsn: str) -> None:

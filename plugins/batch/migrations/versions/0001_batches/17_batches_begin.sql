@@ -16,6 +16,7 @@ begin
   if not found then
     return false;
   end if;
+  perform {schema}.check_counted(p_queues, 'a callback of a batch');
   insert into {schema}.batches_callbacks (batch_id, kind, job_id, queue, priority, func, arguments,
     run_at, delay_s, max_attempts, limits, meta, expires_at, expires_s)
   select p_id, c.kind, c.job, c.queue, c.priority, c.func, c.arguments::jsonb, c.run_at, c.delay_s,

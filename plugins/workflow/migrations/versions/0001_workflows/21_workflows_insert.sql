@@ -11,6 +11,7 @@ create function {schema}.workflows_insert(
 language sql
 set search_path = pg_catalog, pg_temp
 as $$
+  select {schema}.check_counted(p_queues, 'a step');
   insert into {schema}.workflows_steps (
     workflow_id, name, place, needs, next, joins, job_id, queue, priority, func, arguments, froms, run_at,
     delay_s, max_attempts, limits, meta, on_failure, undoes, previous, added_by)
