@@ -18,10 +18,10 @@ from chancy.text import shown
 
 _ALL = "select, insert, update, delete"
 
-# A producer reads the columns that the conflict clause and the notification of a push need, and no
-# arguments. To wait for its jobs it also needs the privileges of a viewer, besides `awaited`. To
-# replace a waiting job it would need to update jobs, which is not granted: see
-# docs/guides/unique-jobs.md.
+# A producer reads the columns that the conflict clause and the notification of a push need, and
+# which rules of queues would not count its jobs, but no arguments. To wait for its jobs it also
+# needs the privileges of a viewer, besides `awaited`. To replace a waiting job it would need to
+# update jobs, which is not granted: see docs/guides/unique-jobs.md.
 _CORE: Mapping[RoleKind, Privileges] = {
     RoleKind.WORKER: {
         "jobs": _ALL,
@@ -37,6 +37,7 @@ _CORE: Mapping[RoleKind, Privileges] = {
     RoleKind.PRODUCER: {
         "jobs": "insert, select (id, queue, state, unique_key)",
         "finished_jobs": "select (id)",
+        "queues": "select (name, broker, rules)",
         "recently_finished": "select",
         "awaited": _ALL,
         "unique_periods": "select, insert, update",

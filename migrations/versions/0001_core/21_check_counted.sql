@@ -7,15 +7,16 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  v_queue {schema}.queues;
+  v_name text;
+  v_broker text;
 begin
-  select q.* into v_queue from {schema}.queues q
+  select q.name, q.broker into v_name, v_broker from {schema}.queues q
   where q.name = any (p_queues) and q.broker <> 'postgres' and q.rules is not null
   limit 1;
   if found then
     raise exception '% cannot use the queue %: it would run from Postgres, and the broker %, which '
       'enforces the rules of the queue, would not count it: use a queue in Postgres, or one without '
-      'rules', p_what, quote_literal(v_queue.name), quote_literal(v_queue.broker)
+      'rules', p_what, quote_literal(v_name), quote_literal(v_broker)
       using errcode = 'CH002';
   end if;
   return true;

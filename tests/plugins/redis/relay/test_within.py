@@ -30,7 +30,6 @@ from tests.plugins.redis.relay.moving import (
 from tests.support import jobs
 from tests.support.waiting import eventually, gives
 
-
 RULED = replace(FAST, rules=(GlobalConcurrency(2),))
 
 
@@ -146,7 +145,7 @@ async def test_jobs_that_stay_in_postgres_are_refused_if_redis_enforces_rules(
             with pytest.raises(PushError, match=f"^{what} cannot use the queue 'fast': it would"):
                 await push()
         for job in (expiring, expiring.with_unique(Unique(key="k"))):
-            with pytest.raises(PushError, match="^a job that expires cannot use"):
+            with pytest.raises(PushError, match=r"^a job that expires cannot use"):
                 await within(job)
         with psycopg.connect(dsn) as connection, pytest.raises(psycopg.Error) as raised:
             connection.execute(
