@@ -13,6 +13,7 @@ import typing
 from collections.abc import (
     Awaitable,
     Callable,
+    Collection,
     Coroutine,
     Generator,
     Iterable,
@@ -139,6 +140,11 @@ class Annotations:
                 parameters.append(_parameter(parameter.name, annotation, required=required))
         result = _result(_resolved(signature.return_annotation, scope), function)
         return cls(tuple(parameters), rest, result)
+
+    def without(self, names: Collection[str]) -> Annotations:
+        """The same, without some of the parameters."""
+        left = tuple(one for one in self.parameters if one.name not in names)
+        return Annotations(left, self.rest, self.result)
 
 
 def _parameter(name: str, annotation: Any, *, required: bool) -> Parameter:

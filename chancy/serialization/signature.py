@@ -10,7 +10,7 @@ import contextlib
 import json
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from chancy.errors import (
@@ -103,6 +103,10 @@ class Signature:
     def takes(self, name: str) -> bool:
         """Whether an argument may have this name."""
         return self._annotations.rest is not None or name in self.parameter_names
+
+    def without(self, names: Collection[str]) -> Signature:
+        """Return the signature of the same function without some of its parameters."""
+        return Signature(self._annotations.without(names), self.path)
 
     def encode(self, arguments: Mapping[str, Any], limit: int = DEFAULT_MAX_PAYLOAD) -> str:
         """Return arguments as a JSON string.
@@ -282,6 +286,10 @@ class _VersionedSignature(Signature):
     def __init__(self, annotations: Annotations, path: str, version: ArgumentsVersion) -> None:
         super().__init__(annotations, path)
         self._version = version
+
+    def without(self, names: Collection[str]) -> Signature:
+        left = self._annotations.without(names)
+        return _VersionedSignature(left, self.path, self._version)
 
     def encode(self, arguments: Mapping[str, Any], limit: int = DEFAULT_MAX_PAYLOAD) -> str:
         text = self._version.mark(super().encode(arguments, limit))

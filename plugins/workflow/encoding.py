@@ -18,7 +18,6 @@ from chancy.plugins.workflow.outcomes import shared
 from chancy.plugins.workflow.results import ResultTypes
 from chancy.plugins.workflow.sources import Many, One, Source
 from chancy.plugins.workflow.step import Wait
-from chancy.serialization.annotations import Annotations
 from chancy.serialization.codec import encode
 from chancy.serialization.signature import Signature
 
@@ -259,9 +258,9 @@ class StepEncoding:
             return None
         found = self._signatures.get((func, without))
         if found is None:
-            known = self._types.of(func)
-            left = tuple(one for one in known.parameters if one.name not in without)
-            found = Signature(Annotations(left, known.rest, known.result), func)
+            found = self._types.signature(func)
+            if without:
+                found = found.without(without)
             self._signatures[func, without] = found
         return found
 

@@ -12,6 +12,7 @@ from chancy.plugins.workflow.fit import fits, items_of, kinds, part_of
 from chancy.plugins.workflow.sources import Many, One, Source
 from chancy.plugins.workflow.step import OnFailure, Step
 from chancy.serialization.annotations import Annotations
+from chancy.serialization.signature import Signature
 from chancy.text import shown
 
 
@@ -31,6 +32,10 @@ class ResultTypes:
             function = DECORATED.get(func) or self._registry.find(func)
             found = self._annotations[func] = Annotations.of(function)
         return found
+
+    def signature(self, func: str) -> Signature:
+        """The signature of a function. Raises `PushError` unless it can be imported here."""
+        return self._registry.signature(func)
 
     def check(
         self, job: Job[Any], parameter: str, source: Source, steps: Mapping[str, Step]
