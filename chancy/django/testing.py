@@ -35,11 +35,12 @@ from chancy.django.models import FiledLetter, FinishedJob, UnfinishedJob
 from chancy.errors import JobError, LeaseLost
 from chancy.executors.batches import split
 from chancy.executors.invocation import Callee, awaited, called_here, callee, raised, returned
-from chancy.job.batching import ATTRIBUTE, Batching
+from chancy.job.batching import Batching
 from chancy.job.definition import QueuedJob
 from chancy.postgres.settle.plugin_writes import PluginTransaction
 from chancy.postgres.within import run_blocking
 from chancy.results.reference import result_of
+from chancy.serialization.annotations import BATCHING
 from chancy.states import State
 
 #: The default limit of attempts: jobs that push each other for ever must not hang a test.
@@ -172,7 +173,7 @@ class _TestRunner:
                 claim = self._payloads.claim(claim)
             called = callee(claim.func, self._chancy.registry.find)
             arguments = called.signature.decode(claim.arguments)
-            batching: Batching | None = getattr(called.function, ATTRIBUTE, None)
+            batching: Batching | None = getattr(called.function, BATCHING, None)
             items = None if batching is None else [len(arguments[batching.parameter])]
         except BaseException as error:
             return raised(error, began)

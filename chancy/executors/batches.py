@@ -17,7 +17,8 @@ from chancy.errors import InvalidResult, PayloadTooLarge
 from chancy.executors.base import Executor, FindFunction, WrappingExecutor
 from chancy.executors.imports import load, refused
 from chancy.executors.items import Item, decode_other
-from chancy.job.batching import ATTRIBUTE, Batching
+from chancy.job.batching import Batching
+from chancy.serialization.annotations import BATCHING
 from chancy.serialization.codec import encode
 from chancy.serialization.signature import Signature
 
@@ -161,7 +162,7 @@ class BatchedExecutor(WrappingExecutor):
 
     def _declare(self, func: str) -> None:
         function = self._find(func)
-        batching: Batching | None = getattr(function, ATTRIBUTE, None)
+        batching: Batching | None = getattr(function, BATCHING, None)
         declared = None if batching is None else (batching, Signature.of(function, func))
         self._declared[func] = declared
 
@@ -181,7 +182,10 @@ class BatchedExecutor(WrappingExecutor):
         alone = bool(claim.crashes or claim.limits)
         key = (claim.func, str(claim.id) if alone else json.dumps(rest, sort_keys=True))
         batch = self._gathering.get(key)
-        if batch is not None and batch.bytes + len(text) > self._max_payload:
+        if batch is not None and (
+            batch.bytes + len(text) > self._max_payload
+            or len(batch.items) + len(items) > batching.size
+        ):
             self._start(key, batch)
             batch = None
         if batch is None:

@@ -22,15 +22,14 @@ from chancy.attempt.outcome import (
     Snoozed,
     TimedOut,
 )
-from chancy.errors import InvalidArguments, InvalidResult, PayloadTooLarge, UnsupportedLimit
+from chancy.errors import InvalidArguments, InvalidResult, UnsupportedLimit
 from chancy.executors.base import FindFunction
 from chancy.executors.items import encode_items
-from chancy.job.batching import ATTRIBUTE as BATCHING
 from chancy.job.definition import check_not_generator
 from chancy.job.limits import Limits, LimitType, decode_limits
 from chancy.queue.executor_kind import unsupported
 from chancy.queue.executor_options import ExecutorOptions
-from chancy.serialization.codec import encode
+from chancy.serialization.annotations import BATCHING
 from chancy.serialization.signature import Signature
 from chancy.text import shown, storable
 
@@ -45,14 +44,14 @@ class Callee(NamedTuple):
     """The function of a claim.
 
     :param coroutine: whether it runs only when its result is awaited.
-    :param batched: whether it takes the items of several jobs.
+    :param item: encodes the result of one item, if it takes the items of several jobs.
     """
 
     path: str
     function: Callable[..., Any]
     coroutine: bool
     signature: Signature
-    batched: bool = False
+    item: Signature | None = None
 
 
 def callee(path: str, find: FindFunction) -> Callee:
@@ -64,8 +63,9 @@ def callee(path: str, find: FindFunction) -> Callee:
     function = find(path)
     check_not_generator(function, path)
     coroutine = inspect.iscoroutinefunction(function)
-    batched = hasattr(function, BATCHING)
-    return Callee(path, function, coroutine, Signature.of(function, path), batched)
+    signature = Signature.of(function, path)
+    item = signature.of_item() if hasattr(function, BATCHING) else None
+    return Callee(path, function, coroutine, signature, item)
 
 
 async def awaited(value: Awaitable[Any]) -> Any:
@@ -79,14 +79,14 @@ def returned(called: Callee, value: object, limit: int, began: float) -> Outcome
     :param limit: maximum size of the encoded result in bytes.
     """
     elapsed_s = perf_counter() - began
-    if value is None and (called.batched or called.signature.none_fits):
+    if value is None and (called.item is not None or called.signature.none_fits):
         # Without the constructor: 0.1 µs less.
         return _new(Returned, (None, elapsed_s))
     if isinstance(value, CONTROL):
         return _controlled(value, elapsed_s)
     try:
-        if called.batched:
-            text = encode_items(_item_outcomes(value, called.path, limit))
+        if called.item is not None:
+            text = encode_items(_item_outcomes(value, called.item, limit))
         else:
             text = called.signature.encode_result(value, limit)
     except BaseException as error:
@@ -94,33 +94,30 @@ def returned(called: Callee, value: object, limit: int, began: float) -> Outcome
     return Returned(text, elapsed_s)
 
 
-def _item_outcomes(values: object, path: str, limit: int) -> Iterable[Outcome]:
+def _item_outcomes(values: object, item: Signature, limit: int) -> Iterable[Outcome]:
     """The outcome of each item, from the return value of a batch function.
 
     :raises InvalidResult: it is not a list.
     """
     if not isinstance(values, list | tuple):
         raise InvalidResult(
-            f"{path} returned {shown(values)}: a batch function returns None, or a list with a "
-            "result or an exception for each item"
+            f"{item.path} returned {shown(values)}: a batch function returns None, or a list with "
+            "a result or an exception for each item"
         )
-    what = f"a result of {path}"
-    return [_item_outcome(value, what, limit) for value in values]
+    return [_item_outcome(value, item, limit) for value in values]
 
 
-def _item_outcome(value: object, what: str, limit: int) -> Outcome:
-    if value is None:
+def _item_outcome(value: object, item: Signature, limit: int) -> Outcome:
+    if value is None and item.none_fits:
         return Returned()
     if isinstance(value, CONTROL):
         return _controlled(value, 0.0)
     if isinstance(value, Exception):
         return Raised(Failure.of(value))
     try:
-        return Returned(encode(value, what=what, limit=limit, any_keys=True))
-    except InvalidArguments as error:
-        return Raised(Failure.of(InvalidResult(str(error))))
-    except PayloadTooLarge as error:
-        return Raised(Failure.of(error))
+        return Returned(item.encode_result(value, limit))
+    except Exception as error:
+        return raised(error, perf_counter())
 
 
 def _controlled(value: Snooze | Cancel | Retry | RateLimited, elapsed_s: float) -> Outcome:

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from chancy.errors import ConfigurationError
 from chancy.text import shown
 
-#: The attribute of a decorated function that holds its `Batching`.
-ATTRIBUTE = "__chancy_batching__"
 #: The maximum items of a batch, and the maximum seconds for which a job waits for others.
 MOST_ITEMS, MOST_WITHIN_S = 10_000, 60.0
 #: The default of the latter.

@@ -12,11 +12,11 @@ from uuid import UUID
 
 from chancy.checks import check_instance, check_number, check_queue_name
 from chancy.errors import InvalidArguments, PushError
-from chancy.job.batching import ATTRIBUTE as BATCHING
 from chancy.job.batching import Batching
 from chancy.job.limits import Limit, check_limits
 from chancy.job.unique import Unique
 from chancy.retry import KEY, PolicyChoice, chosen
+from chancy.serialization.annotations import BATCHING
 from chancy.serialization.versions import ATTRIBUTE, ArgumentsVersion, Upgrade
 from chancy.states import State
 from chancy.text import shown
@@ -443,9 +443,9 @@ def job(
         jobs of a later version to workers that know it.
     :param upgrade: converts the stored arguments of a job, plain JSON values, from an older
         version: ``upgrade(arguments, version)`` returns the current arguments.
-    :param batch: the maximum items of one call. The first parameter of the function is a list; a
-        worker calls the function with the items of several jobs whose other arguments are equal.
-        The function returns None, or a list with a result or an exception for each item.
+    :param batch: the maximum items of one call, unless a job has more. The first parameter of the
+        function is a list; a worker calls it with the items of several jobs whose other arguments
+        are equal. The function returns None, or a list with a result or an exception for each item.
     :param within: seconds for which a job of a batch waits for others, at most 60; default 1.
     """
 

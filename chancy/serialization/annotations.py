@@ -36,6 +36,8 @@ from typing import (
 from chancy.attempt.control import Cancel, Retry, Snooze
 from chancy.text import shown
 
+#: The attribute of a function that takes the items of several jobs; holds its `Batching`.
+BATCHING = "__chancy_batching__"
 #: Types whose values JSON holds unchanged, if they have exactly this type.
 _PLAIN = (bool, int, float, str, type(None), list, dict)
 #: Annotations that do not restrict a value.
@@ -139,12 +141,20 @@ class Annotations:
             else:
                 parameters.append(_parameter(parameter.name, annotation, required=required))
         result = _result(_resolved(signature.return_annotation, scope), function)
+        if hasattr(function, BATCHING):
+            result = _without_failures(result)
         return cls(tuple(parameters), rest, result)
 
     def without(self, names: Collection[str]) -> Annotations:
         """The same, without some of the parameters."""
         left = tuple(one for one in self.parameters if one.name not in names)
         return Annotations(left, self.rest, self.result)
+
+    def of_item(self) -> Annotations:
+        """Those of a function that returns one item of the list that this one returns."""
+        return Annotations(
+            (), None, _parameter("return", _item(self.result.annotation), required=True)
+        )
 
 
 def _parameter(name: str, annotation: Any, *, required: bool) -> Parameter:
@@ -238,6 +248,30 @@ def _result(annotation: Any, function: Callable[..., Any]) -> Parameter:
     elif annotation in (Snooze, Cancel, Retry):
         annotation = Any
     return _parameter("return", annotation, required=True)
+
+
+def _item(annotation: Any) -> Any:
+    """The annotation of the items of a list, which may be optional; Any if it does not say."""
+    lists = [one for one in _members(annotation) if one is not types.NoneType]
+    if len(lists) == 1 and get_origin(lists[0]) in (list, tuple, Sequence):
+        arguments = get_args(lists[0])
+        if len(arguments) == 1 or arguments[1:] == (Ellipsis,):
+            return arguments[0]
+    return Any
+
+
+def _without_failures(result: Parameter) -> Parameter:
+    """A list of results, without the exceptions and control results that may stand for one."""
+    members = _members(_item(result.annotation))
+    results = [
+        one
+        for one in members
+        if not (isinstance(one, type) and issubclass(one, Exception | Snooze | Cancel))
+    ]
+    if len(results) == len(members):
+        return result
+    item: Any = Union[tuple(results)] if results else Any  # noqa: UP007
+    return _parameter("return", list[item], required=True)
 
 
 def _awaited(kind: object) -> bool:

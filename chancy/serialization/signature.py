@@ -108,6 +108,10 @@ class Signature:
         """Return the signature of the same function without some of its parameters."""
         return Signature(self._annotations.without(names), self.path)
 
+    def of_item(self) -> Signature:
+        """Return the signature for the result of one item of a batch function."""
+        return Signature(self._annotations.of_item(), self.path)
+
     def encode(self, arguments: Mapping[str, Any], limit: int = DEFAULT_MAX_PAYLOAD) -> str:
         """Return arguments as a JSON string.
 

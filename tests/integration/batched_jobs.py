@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
+
+from pydantic import BaseModel
 
 from chancy import Cancel, RateLimited, Retry, Snooze, job
 
@@ -52,6 +55,24 @@ async def answer(answers: list[str]) -> list[object]:
 @job(queue="batched", batch=4, within=30.0, max_attempts=1)
 async def repeat(sizes: list[int]) -> list[str]:
     return ["x" * size for size in sizes]
+
+
+class Line(BaseModel):
+    id: int
+
+
+@job(queue="batched", batch=4, within=30.0, max_attempts=1)
+async def price(lines: list[Line]) -> list[Decimal | Exception]:
+    """None where an id is 0, which is no result."""
+    missing: Any = None
+    return [Decimal(line.id) / 2 if line.id else missing for line in lines]
+
+
+@job(queue="batched", batch=2, within=30.0, max_attempts=1)
+def same(lines: list[Line]) -> list[Line]:
+    """In an executor process. The first is as a caller without types gives it."""
+    wrong: Any = "x"
+    return [line if line.id else wrong for line in lines]
 
 
 def _in_a_list(arguments: dict[str, Any], version: int) -> dict[str, Any]:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from decimal import Decimal
+from typing import Literal
 
 import pytest
 
 from chancy import Chancy, Job, Queue, Reference, State, Worker
 from tests.integration.batched_jobs import (
     CALLS,
+    Line,
     add,
     answer,
     collect,
     double,
     halve,
     lose,
+    price,
     repeat,
+    same,
     store,
 )
 from tests.support.presence import present
@@ -157,6 +162,35 @@ async def test_a_batch_runs_in_an_executor_process(dsn: str) -> None:
             five, zero = [await reference.wait(30) for reference in pushed]
     assert (five.state, five.result) == (State.SUCCEEDED, [7, 7])
     assert (zero.state, zero.errors[0]["types"][0]) == (State.FAILED, "builtins.KeyError")
+
+
+async def test_results_of_items_have_the_types_of_the_function(chancy: Chancy) -> None:
+    pushed = await chancy.push_many(price.job([Line(id=n), Line(id=2)]) for n in (1, 0))
+    async with Worker(chancy):
+        assert await pushed[0].result(60) == [Decimal("0.5"), Decimal(1)]
+        wrong = await pushed[1].wait(60)
+    assert wrong.errors[0]["types"][0] == "chancy.errors.InvalidResult"
+
+
+@pytest.mark.parametrize("executor", ["process", "thread"])
+async def test_results_of_items_are_typed_in_other_executors(
+    dsn: str, executor: Literal["process", "thread"]
+) -> None:
+    queue = Queue("batched", executor=executor, concurrency=2)
+    async with Chancy(dsn, queues=[queue]) as chancy:
+        pushed = await chancy.push_many(same.job([Line(id=n)]) for n in (1, 0))
+        async with Worker(chancy):
+            assert await pushed[0].result(30) == [Line(id=1)]
+            wrong = await pushed[1].wait(30)
+    assert wrong.errors[0]["types"][0] == "chancy.errors.InvalidResult"
+
+
+async def test_a_call_has_no_more_items_than_the_batch(chancy: Chancy) -> None:
+    """Unless a single job has more."""
+    await chancy.push_many(double.job([2] * count) for count in (30, 30, 20, 60))
+    async with Worker(chancy):
+        await eventually(lambda: len(CALLS) == 3)
+    assert sorted(map(len, CALLS)) == [30, 50, 60]
 
 
 async def test_a_worker_that_stops_releases_jobs_that_wait_for_others(chancy: Chancy) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from chancy import job
 from chancy.errors import ConfigurationError
-from chancy.job.batching import ATTRIBUTE, Batching
+from chancy.job.batching import Batching
+from chancy.serialization.annotations import BATCHING
 
 
 def insert(rows: list[int], table: str = "a") -> None: ...
@@ -20,7 +21,7 @@ def nothing() -> None: ...
 
 def test_a_batch_function_takes_the_items_as_its_first_parameter() -> None:
     declared = job(batch=500, within=timedelta(seconds=2))(insert)
-    assert getattr(declared, ATTRIBUTE) == Batching("rows", 500, 2.0)
+    assert getattr(declared, BATCHING) == Batching("rows", 500, 2.0)
 
 
 @pytest.mark.parametrize(
