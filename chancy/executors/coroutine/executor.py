@@ -139,6 +139,8 @@ class AsyncExecutor:
         holders = getrefcount(host.task)
         work: Any = None
         outcome: Outcome | None = None
+        value: Any = None
+        ended = False
         generation = forks.generation
         consumer = swap_current_task(loop, host.task)
         try:
@@ -152,13 +154,17 @@ class AsyncExecutor:
             if work is None:
                 outcome = raised(call_error(called, arguments, error), began)
             elif isinstance(error, StopIteration):
-                outcome = returned(called, error.value, self._max_payload, began)
+                # Encoded after this block: errors of it would have `error`, and so the result, as
+                # their context.
+                value, ended = error.value, True
             else:
                 outcome = raised(error, began)
         finally:
             swap_current_task(loop, consumer)
         if forks.generation != generation:
             forks.end_copy()
+        if ended:
+            outcome = returned(called, value, self._max_payload, began)
         if outcome is None:
             host.wake()
             outcome = await self._follow(claim, called, job, host, began)

@@ -235,6 +235,10 @@ def return_much(size: int) -> str:
     return "x" * size
 
 
+async def return_much_async(size: int) -> str:
+    return "x" * size
+
+
 def return_deep() -> list[Any]:
     deep: list[Any] = []
     for _ in range(100_000):
