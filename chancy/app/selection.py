@@ -23,7 +23,7 @@ from chancy.errors import ConfigurationError
 from chancy.job.definition import QueuedJob, as_time
 from chancy.job.fields import PRIORITIES, check_run_at
 from chancy.job.where import containing, contains
-from chancy.plugin.patterns import check_pattern, exact, like, matches
+from chancy.plugin.patterns import check_pattern, like, matches, of_function
 from chancy.postgres.broker import PostgresBroker
 from chancy.queue.queue import DEFAULT_BROKER, check_declared
 from chancy.routing.router import RoutedBroker
@@ -86,9 +86,7 @@ class JobSelection:
     @property
     def pattern(self) -> str | None:
         """The pattern of the paths of functions."""
-        if self.func is None or "." in self.func or not exact(self.func):
-            return self.func
-        return f"*.{self.func}"
+        return of_function(self.func)
 
 
 class ChangedJobs(NamedTuple):

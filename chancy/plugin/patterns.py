@@ -33,6 +33,13 @@ def exact(pattern: str) -> bool:
     return not {*"*?"} & {*pattern}
 
 
+def of_function(func: str | None) -> str | None:
+    """The pattern for a function by its path, a pattern, or its name without the module."""
+    if func is None or {".", "/"} & {*func} or not exact(func):
+        return func
+    return f"*.{func}"
+
+
 def matches(pattern: str | None, name: str) -> bool:
     """Whether a name matches; None matches every name."""
     if pattern is None:

@@ -41,7 +41,12 @@ class Rate(click.ParamType):  # type: ignore[type-arg]
 
 _FILTER = (
     click.option("--queue", metavar="NAME", help="Only dead letters of this queue."),
-    click.option("--func", metavar="PATH", help="Only dead letters of this function."),
+    click.option(
+        "--func",
+        metavar="PATH",
+        help="Only dead letters of this function: its path, a pattern such as 'shop.*', or its "
+        "name without the module.",
+    ),
     click.option(
         "--error", metavar="TYPE", help="Only this error type: module.Name, or a built-in."
     ),

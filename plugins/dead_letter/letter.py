@@ -11,6 +11,7 @@ from uuid import UUID
 
 from chancy.errors import ConfigurationError
 from chancy.job.where import containing
+from chancy.plugin.patterns import check_pattern
 from chancy.plugin.tables import facts, from_row
 from chancy.text import shown
 
@@ -27,14 +28,16 @@ class LetterFilter:
     """A filter for dead letters: all conditions must match.
 
     :param ids: at most `MAX_IDS`; None: any.
-    :param func: the path of the function.
+    :param func: the path of the function, a pattern of paths (``shop.jobs.*``), or its name without
+        the module.
     :param error: type of the last failure, ``module.Name``; without a module, a built-in type.
     :param older_than: only jobs that failed at least this long ago, by the server's clock.
     :param newer_than: only jobs that failed within this time.
     :param where: values of arguments by name, or by path, as in `chancy.JobSelection`.
     :param replayed: True for replayed dead letters only, False for the others only.
     :param fingerprint: the fingerprint of a `Group`.
-    :raises ConfigurationError: there are too many ids, or an age is out of range.
+    :raises ConfigurationError: there are too many ids, or an age is out of range, or ``func`` is
+        not a valid name or pattern.
     """
 
     ids: Sequence[UUID] | None = None
@@ -53,6 +56,8 @@ class LetterFilter:
                 f"{len(self.ids):,} ids exceed the maximum of {MAX_IDS:,} in a filter: "
                 "split them into several filters"
             )
+        if self.func is not None:
+            check_pattern(self.func, "func")
         for name in ("older_than", "newer_than"):
             age = getattr(self, name)
             if age is not None and not timedelta(0) <= age <= MAX_AGE:

@@ -16,6 +16,7 @@ from chancy.errors import ConfigurationError
 from chancy.job.definition import Job
 from chancy.job.limits import limits_from
 from chancy.job.where import containing
+from chancy.plugin.patterns import of_function
 from chancy.plugin.pushing import PrepareStored, PushWay, columns
 from chancy.plugin.tables import PluginSql, from_row, utc
 from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter, letter
@@ -129,7 +130,7 @@ class Letters:
         return Chosen(
             None if wanted.ids is None else list(wanted.ids),
             wanted.queue,
-            wanted.func,
+            of_function(wanted.func),
             wanted.error_type,
             since,
             until,

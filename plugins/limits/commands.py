@@ -76,8 +76,9 @@ def _reason(part: Partition, rules: Sequence[Rule]) -> str:
     if part.rule is not None:
         known = part.rule <= len(rules)
         return f"a slot of {rules[part.rule - 1] if known else 'a rule of its queue'}"
-    if part.ready_s is not None:
-        return f"a rate limit, {max(part.ready_s, 0.0):.1f} s"
+    # A partition that was skipped is ready at once, whatever its rules.
+    if part.ready_s is not None and part.ready_s > 0:
+        return f"a rate limit, {part.ready_s:.1f} s"
     return "its turn"
 
 

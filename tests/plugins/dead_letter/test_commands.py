@@ -29,6 +29,9 @@ FOUND: list[tuple[tuple[str, ...], str]] = [
     (("--newer", "90m", "--older", "30m"), "b"),
     (("--queue", "async", "--newer", "30m"), "cd"),
     (("--where", "to=Ann", "--where", "n=2"), "b"),
+    (("--func", "send"), "c"),
+    (("--func", "shop.*"), "c"),
+    (("--func", "shop_mail_send"), ""),
 ]
 
 

@@ -724,6 +724,18 @@ async def test_a_key_that_begins_with_a_dash_is_skipped_by_the_command_that_why_
         assert (await waiting.wait(10)).state is State.SUCCEEDED
 
 
+async def test_a_skipped_partition_waits_for_its_turn(dsn: str, book: Book) -> None:
+    rules: list[Rule] = [Sequential("tenant", on_failure="block")]
+    async with application(dsn, rules) as chancy:
+        async with workers(dsn, rules, 1):
+            await (await chancy.push(transfer.job("a", 1, broken=True))).wait(10)
+            waiting = await chancy.push(transfer.job("a", 2))
+            await eventually(lambda: is_in(waiting, State.HELD))
+        await Partitions(chancy.broker).skip("ruled", "a")
+        answer = await asyncio.to_thread(inside, "limits", "list", "ruled", dsn=dsn)
+        assert answer.out.rstrip().endswith("its turn")
+
+
 async def test_a_held_job_is_explained_by_the_rule_and_the_value_of_its_key(
     dsn: str, book: Book
 ) -> None:

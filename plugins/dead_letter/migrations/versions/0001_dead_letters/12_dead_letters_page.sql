@@ -1,4 +1,4 @@
--- Returns dead letters by ids, queue, function, type of error, time of death (from, until, both
+-- Returns dead letters by ids, queue, function (or a pattern, with * and ?), type of error, time of death (from, until, both
 -- inclusive), whether they were replayed, arguments that they contain, and fingerprint; a null
 -- parameter does not filter. They are ordered by time of death, starting after (p_at, p_id), or in
 -- the reverse order. Planned anew for each call, so that null conditions are removed from the plan.
@@ -20,7 +20,9 @@ begin
     from {schema}.dead_letters as d
     where (p_ids is null or d.id = any (p_ids))
       and (p_queue is null or d.queue = p_queue)
-      and (p_func is null or left(d.func, 255) = p_func)
+      and (p_func is null or case when p_func ~ '[*?]'
+        then left(d.func, 255) like translate(replace(p_func, '_', '!_'), '*?', '%_') escape '!'
+        else left(d.func, 255) = p_func end)
       and (p_error is null or d.error = p_error)
       and (p_from is null or d.died_at >= p_from)
       and (p_until is null or d.died_at <= p_until)
@@ -37,7 +39,9 @@ begin
     from {schema}.dead_letters as d
     where (p_ids is null or d.id = any (p_ids))
       and (p_queue is null or d.queue = p_queue)
-      and (p_func is null or left(d.func, 255) = p_func)
+      and (p_func is null or case when p_func ~ '[*?]'
+        then left(d.func, 255) like translate(replace(p_func, '_', '!_'), '*?', '%_') escape '!'
+        else left(d.func, 255) = p_func end)
       and (p_error is null or d.error = p_error)
       and (p_from is null or d.died_at >= p_from)
       and (p_until is null or d.died_at <= p_until)
