@@ -42,15 +42,22 @@ class DuplicateJob(PushError):
 
     :param id: the job that holds the key. If the rule has a period, that job may be finished.
     :param func: the function of the rejected job.
+    :param together: whether both jobs are of the same `push_many`, so that neither was stored.
     """
 
-    def __init__(self, id: UUID, func: str) -> None:
+    def __init__(self, id: UUID, func: str, together: bool = False) -> None:
         self.id = id
         self.func = func
-        super().__init__(f"job {func}: its unique key is held by job {id}; nothing was pushed")
+        self.together = together
+        why = (
+            "another job of the same call has its unique key"
+            if together
+            else f"its unique key is held by job {id}"
+        )
+        super().__init__(f"job {func}: {why}; nothing was pushed")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.id, self.func)
+        return type(self), (self.id, self.func, self.together)
 
 
 class JobError(ChancyError):

@@ -238,7 +238,7 @@ class Chancy(BlockingCalls):
         if self._known.strict:
             await self._known.refresh(self.broker)
         for part in parts(jobs, commit_every, within):
-            with noting(stored=len(references)):
+            with noting(references):
                 prepared = self._prepared(part, references, unknown, within, validate=validate)
                 references.replace(await self.broker.push_many(prepared, within=within))
         if unknown:

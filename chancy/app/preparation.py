@@ -23,7 +23,7 @@ from chancy.broker.contract import Broker
 from chancy.broker.sizes import cut
 from chancy.broker.values import Capability, PreparedJob
 from chancy.checks import check_number
-from chancy.errors import ConfigurationError, PushError
+from chancy.errors import ConfigurationError, DuplicateJob, PushError
 from chancy.job.definition import HOLD, Job, JobFactory
 from chancy.job.fields import check_hold, check_job, due, expiry
 from chancy.job.ids import new_id, new_ids
@@ -34,6 +34,7 @@ from chancy.plugin.pushing import PUSH, Change, Pushable, PushContext
 from chancy.queue.executor_kind import unsupported
 from chancy.queue.queue import PLAIN_WITH_TIME, Queue
 from chancy.queue.rule_keys import warn_of_missing_keys
+from chancy.results.reference import References
 from chancy.serialization.codec import encode
 from chancy.serialization.signature import Signature
 from chancy.text import shown
@@ -141,6 +142,9 @@ class JobPreparation:
     ) -> PreparedJob:
         """Prepare a job. ``id`` is a new id for a job without its own."""
         if not isinstance(job, Job):
+            if isinstance(job, Pushable):
+                kind = type(job).__name__
+                raise PushError(f"a {kind} is not a job: push it with push, by itself")
             raise PushError(not_a_job(job))
         if self._pushing is not None:
             job = self._pushing(job, context)
@@ -303,14 +307,21 @@ def parts(
 
 
 @contextmanager
-def noting(stored: int) -> Generator[None]:
-    """Add the number of jobs of the same call that are stored already to an error."""
+def noting(references: References[Any]) -> Generator[None]:
+    """Add to an error what a bulk push knows: how many jobs of the call are stored already, and
+    whether two of the others have the same unique key."""
+    stored = len(references)
     try:
         yield
-    except Exception as error:
+    except Exception as raised:
+        error = raised
+        if isinstance(error, DuplicateJob) and references.adds(error.id):
+            error = DuplicateJob(error.id, error.func, together=True)
         if stored:
             error.add_note(f"{stored:,} earlier jobs of this push are committed (commit_every)")
-        raise
+        if error is raised:
+            raise
+        raise error from None
 
 
 def not_a_job(job: object) -> str:

@@ -183,7 +183,7 @@ class BlockingCalls:
         if self._known.strict:
             self._sync_broker.run(self._known.refresh)
         for part in parts(jobs, commit_every, within):
-            with noting(stored=len(references)):
+            with noting(references):
                 prepared = self._prepared(part, references, unknown, within, validate=validate)
                 references.replace(self._sync_broker.push_many(prepared, within=within))
         if unknown:

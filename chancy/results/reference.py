@@ -205,6 +205,11 @@ class References(Sequence[Reference[R_co]]):
     def extend(self, ids: Sequence[UUID]) -> None:
         self._ids += b"".join([id.bytes for id in ids])
 
+    def adds(self, id: UUID) -> bool:
+        """Whether a job that was added since the last `replace` has this id."""
+        latest = range(self._latest * 16, len(self._ids), 16)
+        return any(bytes(self._ids[at : at + 16]) == id.bytes for at in latest)
+
     def replace(self, stand_ins: Mapping[UUID, UUID]) -> None:
         """Replace jobs that were not stored by the existing jobs that hold their unique keys.
 

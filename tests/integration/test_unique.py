@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -98,11 +99,28 @@ async def test_a_bulk_push_keeps_to_keys(chancy: Chancy) -> None:
     assert len({one.id for one in references}) == 1_500
     assert references[7] == references[1_507] == first
     assert sum(one.created for one in references) == 1_499
-    with pytest.raises(DuplicateJob):
+    with pytest.raises(DuplicateJob, match=f"is held by job {first.id}") as caught:
         await chancy.push_many(
             note(number, on_conflict="raise") for number in (*range(5_000, 7_500), 7)
         )
+    assert not caught.value.together
     assert (await chancy.counts())["async"][State.PENDING] == 1_500
+
+
+async def test_jobs_of_a_call_may_be_each_others_duplicates(chancy: Chancy) -> None:
+    """In one statement, in several, and in several transactions."""
+    few, many = ([note(n, on_conflict="raise") for n in (*range(1, m), 1)] for m in (2, 7_000))
+    for twice in (few, many):
+        with pytest.raises(DuplicateJob, match="another job of the same call") as caught:
+            await chancy.push_many(twice)
+        assert caught.value.together
+        assert pickle.loads(pickle.dumps(caught.value)).together
+    with pytest.raises(DuplicateJob, match="is held by job") as caught:
+        await chancy.push_many(many, commit_every=6_000)
+    assert not caught.value.together
+    assert caught.value.__notes__ == [
+        "6,000 earlier jobs of this push are committed (commit_every)"
+    ]
 
 
 # In transactions

@@ -24,6 +24,7 @@ from chancy.plugins.workflow import (
     chord,
     group,
 )
+from chancy.testing.memory import MemoryBroker
 from tests.plugins.workflow import steps
 from tests.plugins.workflow.running import working
 from tests.support.presence import present
@@ -187,6 +188,14 @@ async def test_a_workflow_is_refused_without_the_plugin() -> None:
     chancy = Chancy("postgresql://nowhere/nothing", no_default_plugins=True)
     with pytest.raises(PushError, match="no plugin of this application pushes a Workflow"):
         await chancy.push(chain("a", steps.mark.job()))
+
+
+async def test_a_workflow_is_no_job_of_a_bulk_push() -> None:
+    chancy = Chancy(broker=MemoryBroker())
+    many: list[Any] = [chain("a", steps.mark.job())]
+    async with chancy:
+        with pytest.raises(PushError, match="a Workflow is not a job: push it with push"):
+            await chancy.push_many(many)
 
 
 async def test_the_same_workflow_is_pushed_once(flows_dsn: str) -> None:

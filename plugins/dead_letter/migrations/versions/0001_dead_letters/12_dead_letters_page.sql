@@ -1,7 +1,8 @@
--- Returns dead letters by ids, queue, function (or a pattern, with * and ?), type of error, time of death (from, until, both
--- inclusive), whether they were replayed, arguments that they contain, and fingerprint; a null
--- parameter does not filter. They are ordered by time of death, starting after (p_at, p_id), or in
--- the reverse order. Planned anew for each call, so that null conditions are removed from the plan.
+-- Returns dead letters by ids, queue, function (or a pattern, with * and ?), type of error, time of
+-- death (from, until, both inclusive), whether they were replayed, arguments that they contain, and
+-- fingerprint; a null parameter does not filter. They are ordered by time of death, starting after
+-- (p_at, p_id), or in the reverse order. Planned anew for each call, so that null conditions are
+-- removed from the plan.
 -- Index: the primary key, dead_letters_queue, _func, _error, _fingerprint, _waiting or _died. No
 -- locks.
 create function {schema}.dead_letters_page(
