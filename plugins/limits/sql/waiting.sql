@@ -12,6 +12,7 @@ select
       from {schema}.jobs as j
       where j.state = 3
         and j.meta ? 'limits'
+        and not j.meta ? 'hold'
         and j.queue = $1::text
         and j.meta #>> '{limits,partition}' = p.key
       limit 1000) as held),
@@ -42,6 +43,7 @@ from (
     from {schema}.jobs as j
     where j.state = 3
       and j.meta ? 'limits'
+      and not j.meta ? 'hold'
       and j.queue = $1::text
       and j.meta #>> '{limits,partition}' = c.key
     order by j.priority desc, j.pos

@@ -16,7 +16,7 @@ select
     from (
       select
       from {schema}.jobs as a
-      where a.state = 3 and a.meta ? 'limits' and a.queue = j.queue
+      where a.state = 3 and a.meta ? 'limits' and not a.meta ? 'hold' and a.queue = j.queue
         and a.meta #>> '{limits,partition}' = part.name
         and (a.priority > j.priority or (a.priority = j.priority and a.pos < j.pos))
       limit 1000) as ahead),

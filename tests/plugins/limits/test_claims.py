@@ -387,6 +387,33 @@ def test_a_held_job_that_is_put_on_hold_waits_for_its_release(
     assert claims.numbers() == [1]
 
 
+@pytest.mark.parametrize("rules", [[Sequential("n")], []])
+def test_a_job_on_hold_with_the_mark_of_a_held_one_waits_for_its_release(
+    claims: Claims, rules: list[Rule]
+) -> None:
+    claims.declare(Sequential("account"))
+    claims.push({"account": "a", "n": 0}, {"account": "a", "n": 1})
+    for account, n in ("a", 2), ("b", 3):
+        meta = {"hold": "h", "limits": {"partition": account}}
+        push = "select chancy.push('ruled', 'shop.work', %s::jsonb, meta => %s::jsonb)"
+        claims.ask(push, json.dumps({"account": account, "n": n}), json.dumps(meta))
+    claims.sweep()
+    assert (claims.numbers(), claims.numbers()) == ([0], [])
+    claims.end(n=0)
+    assert claims.numbers() == [1]
+    claims.end(n=1)
+    claims.sweep()
+    assert claims.numbers() == []
+    if rules:
+        claims.declare(*rules)
+    else:
+        claims.ask("update chancy.queues set rules = null where name = 'ruled'")
+    claims.sweep()
+    assert claims.numbers() == []
+    assert len(claims.ask("select chancy.release(key => 'h')")) == 2
+    assert claims.numbers() == [2, 3]
+
+
 def test_a_job_that_was_moved_away_and_back_has_lost_its_sequence(claims: Claims) -> None:
     claims.declare(Sequential("account"))
     claims.push(*({"account": name, "n": n} for n, name in enumerate("aabbcc")))

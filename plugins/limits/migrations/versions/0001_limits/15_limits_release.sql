@@ -11,7 +11,7 @@ declare
 begin
   with held as materialized (
     select j.ctid as tid from {schema}.jobs j
-    where j.state = 3 and j.meta ? 'limits' and j.queue = p_queue
+    where j.state = 3 and j.meta ? 'limits' and not j.meta ? 'hold' and j.queue = p_queue
       and j.meta #>> '{limits,partition}' is not null and (p_ids is null or j.id = any (p_ids))
     limit p_limit for update skip locked)
   update {schema}.jobs j

@@ -26,7 +26,7 @@ begin
     end if;
     v_strays := array(
       select j.id from {schema}.jobs j
-      where j.state = 3 and j.meta ? 'limits' and j.queue = p_queue
+      where j.state = 3 and j.meta ? 'limits' and not j.meta ? 'hold' and j.queue = p_queue
         and j.meta #>> '{limits,partition}' is not null);
     delete from {schema}.limits_partitions p where p.queue = p_queue;
     delete from {schema}.limits_tenants t where t.queue = p_queue;

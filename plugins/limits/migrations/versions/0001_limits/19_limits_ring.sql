@@ -138,7 +138,7 @@ begin
         select j.ctid as tid, j.id, j.priority, j.pos, case when v_sequenced
           then {schema}.limits_key(s.bys, j.func, j.arguments, j.meta) end as key
         from {schema}.jobs j
-        where j.state = 3 and j.meta ? 'limits' and j.queue = s.queue
+        where j.state = 3 and j.meta ? 'limits' and not j.meta ? 'hold' and j.queue = s.queue
           and j.meta #>> '{limits,partition}' = r.key
           and j.priority = r.after_priority and j.pos > r.after_pos
           and j.id <> all (s.strays)
@@ -149,7 +149,7 @@ begin
         select j.ctid, j.id, j.priority, j.pos, case when v_sequenced
           then {schema}.limits_key(s.bys, j.func, j.arguments, j.meta) end
         from {schema}.jobs j
-        where j.state = 3 and j.meta ? 'limits' and j.queue = s.queue
+        where j.state = 3 and j.meta ? 'limits' and not j.meta ? 'hold' and j.queue = s.queue
           and j.meta #>> '{limits,partition}' = r.key and j.priority < r.after_priority
           and j.id <> all (s.strays)
           and not {schema}.expired(j.expires_at, j.attempt, j.crashes)

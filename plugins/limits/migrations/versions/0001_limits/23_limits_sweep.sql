@@ -86,7 +86,7 @@ begin
         select j.meta #>> '{limits,partition}' as key, j.priority, j.pos,
           {schema}.limits_key(s.bys, j.func, j.arguments, j.meta) as head
         from {schema}.jobs j
-        where j.state = 3 and j.meta ? 'limits' and j.queue = s.queue
+        where j.state = 3 and j.meta ? 'limits' and not j.meta ? 'hold' and j.queue = s.queue
           and j.meta #>> '{limits,partition}' is not null and j.id <> all (s.strays)
         limit p_limit) h
       where not exists (
