@@ -120,7 +120,8 @@ class GlobalLimits(Plugin):
             dashes = "-- " if key.startswith("-") else ""
             text = (
                 f"held by its sequence: the job {blocking} failed and blocks it until it is "
-                f"replayed, or skipped: chancy limits skip {job.queue} {dashes}{shlex.quote(key)}"
+                "replayed, if its dead letter is still there, or skipped: "
+                f"chancy limits skip {job.queue} {dashes}{shlex.quote(key)}"
             )
         elif holders:
             text = f"held by {named(full)}: {await _waited_for(app.broker, holders)}"

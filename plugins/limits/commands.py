@@ -62,6 +62,11 @@ def list_(line: CommandLine, queue: str, limit: int, json_: bool) -> None:
         ("partition", "held", "oldest", "waits for"),
         [(part.key, part.held, part.oldest_at, _reason(part, rules)) for part in found],
     )
+    if any(part.blocked_by for part in found):
+        line.line(
+            "A failed job blocks its sequence until it is replayed, if its dead letter is still "
+            f"there, or skipped: chancy limits skip {queue} PARTITION"
+        )
 
 
 async def _declared(chancy: Application, name: str) -> Queue:
@@ -72,7 +77,7 @@ async def _declared(chancy: Application, name: str) -> Queue:
 
 def _reason(part: Partition, rules: Sequence[Rule]) -> str:
     if part.blocked_by is not None:
-        return f"the failed job {part.blocked_by}: replay or skip it"
+        return f"the failed job {part.blocked_by}"
     if part.rule is not None:
         known = part.rule <= len(rules)
         return f"a slot of {rules[part.rule - 1] if known else 'a rule of its queue'}"

@@ -719,6 +719,18 @@ async def test_a_key_that_begins_with_a_dash_is_skipped_by_the_command_that_why_
         text = await explained(chancy, waiting.id, "failed and blocks it")
         command = text.rpartition("chancy ")[2]
         assert command == "limits skip ruled -- -7"
+        # Whether there is a dead letter, only its plugin knows.
+        advice = (
+            "until it is replayed, if its dead letter is still there, or skipped: "
+            "chancy limits skip ruled "
+        )
+        assert advice in text
+
+        async def listed() -> bool:
+            answer = await asyncio.to_thread(inside, "limits", "list", "ruled", dsn=dsn)
+            return f"the failed job {failed.id}\n" in answer.out and advice in answer.out
+
+        await eventually(listed)  # blocked partitions try again from time to time
         answer = await asyncio.to_thread(inside, *shlex.split(command), dsn=dsn)
         assert answer.out == f"skipped {failed.id}\n"
         assert (await waiting.wait(10)).state is State.SUCCEEDED
