@@ -41,7 +41,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 DEFAULT: Mapping[str, str] = {
     "cron": "List, add, pause, run and remove cron entries.",
     "dead": "List, show, replay and purge dead letters.",
-    "limits": "Show partitions of queues with rules; skip failed jobs that block them.",
+    "limits": "Show partitions of queues with rules; let blocked or paused ones go on.",
     "prune": "Prune the history once.",
     "workflow": "List, show, cancel, retry, signal and export workflows.",
 }

@@ -7,11 +7,12 @@ from uuid import UUID
 
 import click
 
+from chancy.errors import ConfigurationError
 from chancy.plugin.commands import as_json, refuse
 from chancy.plugin.runtime import Application, CommandLine
 from chancy.plugin.tables import facts
 from chancy.plugins.limits.partitions import Partition, Partitions
-from chancy.queue.queue import Queue, check_declared
+from chancy.queue.queue import DEFAULT_BROKER, Queue, check_declared
 from chancy.queue.rules import Rule
 
 #: The most partitions that `list_` shows.
@@ -20,7 +21,8 @@ _MOST = 1_000
 
 @click.group()
 def limits() -> None:
-    """Show the partitions of queues with rules, and skip failed jobs that block a sequence.
+    """Show the partitions of queues with rules, skip failed jobs that block a sequence, and end
+    pauses of rate limits.
 
     \b
     Example:
@@ -119,3 +121,40 @@ def skip(line: CommandLine, queue: str, key: str | None, every: bool, json_: boo
         refuse(f"no failed job blocks {'a partition' if key is None else key} of {queue}")
     if not json_:
         line.line(f"skipped {', '.join(map(str, skipped))}")
+
+
+@limits.command()
+@click.argument("queue")
+@click.argument("key", required=False)
+@as_json
+@click.pass_obj
+def resume(line: CommandLine, queue: str, key: str | None, json_: bool) -> None:
+    """End the pause of a rate limit that a job asked for by RateLimited.
+
+    KEY is the value of the rate limit, as chancy job why shows it; without it, all pauses of the
+    queue end. No tokens are added. The job that asked for the pause waits for its own time: chancy
+    job retry runs it now. Exits 1 if nothing is paused. Put -- before a KEY that begins with a
+    dash.
+
+    \b
+    Example:
+      chancy limits resume crawl example.org
+      chancy limits resume crawl
+    """
+
+    async def main(chancy: Application) -> list[str]:
+        declared = await _declared(chancy, queue)
+        if declared.broker != DEFAULT_BROKER:
+            raise ConfigurationError(
+                f"queue {queue!r} is in the broker {declared.broker!r}: pauses can be ended only "
+                "in Postgres"
+            )
+        return await Partitions(chancy.broker).resume(queue, key)
+
+    resumed = line.run(main)
+    if json_:
+        line.script({"resumed": resumed})
+    if not resumed:
+        refuse(f"no rate limit of {queue}{f' is paused for {key}' if key else ' is paused'}")
+    if not json_:
+        line.line(f"resumed {', '.join(value or 'the queue' for value in resumed)}")

@@ -54,3 +54,12 @@ class Partitions:
         :param key: the value of the sequence.
         """
         return [row[0] for row in await self._tables.fetch("skip", queue, key)]
+
+    async def resume(self, queue: str, key: str | None) -> list[str]:
+        """End the pauses of a rate limit that jobs asked for, without adding tokens; None: all.
+
+        Returns the values that were paused, ``""`` for the queue as a whole.
+
+        :param key: the value of the rate limit.
+        """
+        return [row[0] for row in await self._tables.fetch("resume", queue, key)]

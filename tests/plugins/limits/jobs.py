@@ -54,10 +54,10 @@ async def work(tenant: str, number: int = 0, fail: int = 0, snooze: bool = False
 
 
 @job(queue="ruled", max_attempts=3)
-def refused(tenant: str) -> None:
+def refused(tenant: str, pause_s: float = 3.0) -> None:
     """Finds a service busy at its first attempt."""
     if "rate_limited" not in current_job().meta:
-        raise RateLimited(3)
+        raise RateLimited(pause_s)
 
 
 @job(queue="ruled", max_attempts=1)

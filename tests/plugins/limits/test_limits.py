@@ -620,6 +620,39 @@ async def test_a_job_that_raises_rate_limited_pauses_its_partition(dsn: str, boo
     assert at[False, "b"] < until <= min(at[True, "a"], at[False, "a"])
 
 
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [RateLimit(2, per=3_600, by="tenant")],
+        [RateLimit(2, per=3_600, by="tenant"), GlobalConcurrency(9, by="number")],
+        [RateLimit(2, per=3_600)],
+    ],
+)
+@pytest.mark.usefixtures("without_surveys")
+async def test_a_pause_can_be_ended_and_adds_no_tokens(
+    dsn: str, book: Book, rules: list[Rule]
+) -> None:
+    resume = ("limits", "resume", "ruled")
+    key = ["a"] if rules[0].by else []
+    async with application(dsn, rules, sweep_s=3_600) as chancy, Worker(chancy) as worker:
+        first = await chancy.push(refused.job("a", 86_400.0))
+        await eventually(lambda: ask(dsn, PAUSED))
+        second, third = await chancy.push_many(work.job("a", n) for n in (1, 2))
+        await explained(chancy, second.id, "a job asked for a pause, which ends in 86")
+        await eventually(lambda: resting(worker))
+        assert (await asyncio.to_thread(inside, *resume, "b", code=1, dsn=dsn)).out == ""
+        answer = await asyncio.to_thread(inside, *resume, *key, dsn=dsn)
+        assert answer.out == f"resumed {'a' if key else 'the queue'}\n"
+        assert (await second.wait(10)).state is State.SUCCEEDED
+        await explained(chancy, third.id, "its next token is there in")
+        assert await is_in(first, State.SCHEDULED)
+        answer = await asyncio.to_thread(inside, *resume, "--json", code=1, dsn=dsn)
+        assert (answer.json, answer.err) == (
+            {"resumed": []},
+            "chancy: no rate limit of ruled is paused\n",
+        )
+
+
 async def test_a_failed_job_blocks_its_sequence_until_it_is_replayed_or_skipped(
     dsn: str, book: Book
 ) -> None:
@@ -778,9 +811,16 @@ async def test_a_held_job_is_explained_by_the_rule_and_the_value_of_its_key(
 
 def test_commands_name_the_nearest_queue_of_an_unknown_one(dsn: str) -> None:
     inside("queue", "declare", "ledger", dsn=dsn)
-    for words in (["list", "leger"], ["skip", "leger", "--all"]):
+    for words in (["list", "leger"], ["skip", "leger", "--all"], ["resume", "leger"]):
         answer = inside("limits", *words, code=2, dsn=dsn)
         assert "queue 'leger' is not declared (did you mean 'ledger'?)" in answer.err
+
+
+def test_a_pause_in_another_broker_is_not_ended(dsn: str) -> None:
+    inside("queue", "declare", "pages", dsn=dsn)
+    ask(dsn, "update chancy.queues set broker = 'redis' returning 1")
+    answer = inside("limits", "resume", "pages", code=2, dsn=dsn)
+    assert "queue 'pages' is in the broker 'redis'" in answer.err
 
 
 async def test_priority_delay_and_hold_change_the_order_of_a_sequence(dsn: str, book: Book) -> None:

@@ -15,6 +15,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     run = context.config.attributes["run"]
     for function in (
+        "limits_resume",
         "limits_skip",
         "limits_restore",
         "limits_sweep",
