@@ -12,6 +12,8 @@ USAGE = 2
 TABLES = 3
 #: The database, or another broker, cannot be reached, or refuses for now: its disk may be full.
 AWAY = 4
+#: The reader of the output closed its pipe: 128 + SIGPIPE, which Python ignores.
+PIPE = 141
 
 
 def code_of(error: BaseException) -> int | None:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import click
 
-from chancy.cli.exits import code_of, complain
+from chancy.cli.exits import PIPE, code_of, complain
 from chancy.plugin.commands import OFFER, refuse
 from chancy.text import nearest
 
@@ -100,6 +100,12 @@ def _offer(*args: Any) -> Any:
 class Commands(click.Group):
     """The root command. It turns chancy's errors into one line on stderr and an exit code."""
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **extra)
+        except BrokenPipeError:  # of the help
+            _end_by_pipe()
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*COMMANDS, *DEFAULT])
 
@@ -151,6 +157,8 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             complain("interrupted")
             sys.exit(130)
+        except BrokenPipeError:  # click would exit with 1
+            _end_by_pipe()
         except Exception as error:
             code = code_of(error)
             if code is None:
@@ -214,6 +222,7 @@ def cli() -> None:
          or Redis where the command needs it
       5    the policy Halt(exit=True) of a stream stopped the worker
       130  interrupted (SIGINT)
+      141  the reader of the output closed its pipe
       143  terminated (SIGTERM)
 
     \b
@@ -259,9 +268,19 @@ def main() -> NoReturn:
     raise AssertionError("click did not exit")
 
 
-def _give_up_output(error: OSError) -> NoReturn:
-    """Exit because stdout cannot be written; click exits silently for a closed pipe."""
+def _discard_output() -> None:
+    """Write no more to stdout: Python would flush its buffer at exit, and fail again."""
     with suppress(OSError, ValueError):
-        # Otherwise Python would flush its buffer at exit, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _end_by_pipe() -> NoReturn:
+    """Exit because the reader of stdout has closed it."""
+    _discard_output()
+    sys.exit(PIPE)
+
+
+def _give_up_output(error: OSError) -> NoReturn:
+    """Exit because stdout cannot be written."""
+    _discard_output()
     refuse(f"the output cannot be written: {error.strerror}")

@@ -290,7 +290,7 @@ def test_every_exit_code_is_listed() -> None:
     from chancy.cli import exits
     from chancy.plugins.redis.streams.group.halts import HALTED
 
-    codes = (0, exits.NO, exits.USAGE, exits.TABLES, exits.AWAY, HALTED, 130, 143)
+    codes = (0, exits.NO, exits.USAGE, exits.TABLES, exits.AWAY, HALTED, 130, exits.PIPE, 143)
     assert set(CLI.column("Exit codes")) == set(map(str, codes))
 
 
