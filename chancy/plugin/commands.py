@@ -19,6 +19,8 @@ from chancy.errors import InvalidArguments
 from chancy.text import shown, storable
 
 _LONGEST = 20_000
+#: The longest value that a hint repeats.
+_REPEATED = 70
 #: The exit code of a negative result.
 NO = 1
 
@@ -90,9 +92,10 @@ def read_json(text: str, option: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        # A value that begins like this is not meant as a string.
+        # A value that begins like this is not meant as a string; a long one is not repeated.
         is_string = text[:1] not in ("{", "[", '"')
-        hint = f"; a string needs quotes inside the shell's: '{json.dumps(text)}'"
+        quoted = json.dumps(text) if len(text) <= _REPEATED else '"…"'
+        hint = f"; a string needs quotes inside the shell's: '{quoted}'"
         raise InvalidArguments(
             f"{option}: {shown(text)} is not JSON ({error}){hint if is_string else ''}"
         ) from None

@@ -266,6 +266,7 @@ def test_push_reports_what_is_wrong_with_its_arguments() -> None:
         return inside("push", *arguments, dsn=DSN, code=2).err
 
     assert """'"a@b.c"'""" in refused("json.dumps", "--arg", "obj=a@b.c")
+    assert len(refused("json.dumps", "--arg", f"obj={'7' * 5_000}")) < 500
     assert "NAME=JSON" in refused("json.dumps", "--arg", "obj")
     assert "JSON object" in refused("json.dumps", "--args", "[1]")
     assert "one of them" in refused("json.dumps", "--delay=1", "--run-at=2030-01-01T00:00Z")
