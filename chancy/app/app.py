@@ -108,6 +108,7 @@ class Chancy(BlockingCalls):
     ) -> None:
         super().__init__()
         self._dsn = resolve_dsn(dsn)
+        self._resolve: Callable[[str | None], str] | None = None
         self.schema = schema
         self.queues = queues_of(queues)
         self._own_queues.update(queue.name for queue in self.queues)
@@ -154,6 +155,8 @@ class Chancy(BlockingCalls):
 
         If ``CHANCY_DSN`` is not set when the application is created, it is read at the first use.
         """
+        if self._resolve is not None:
+            return self._resolve(self._dsn)
         self._dsn = self._dsn or resolve_dsn(None)
         if not self._dsn:
             raise ConfigurationError(
@@ -161,6 +164,13 @@ class Chancy(BlockingCalls):
                 "(commands take --dsn, too)"
             )
         return self._dsn
+
+    def bind_dsn(self, resolve: Callable[[str | None], str]) -> None:
+        """Make a function return the DSN from now on. It is called whenever a session opens.
+
+        :param resolve: receives the DSN that the application was created with, or None.
+        """
+        self._resolve = resolve
 
     async def __aenter__(self) -> Self:
         await self._lifetime.enter()

@@ -18,7 +18,9 @@ class ChancyConfig(AppConfig):
 
     def ready(self) -> None:
         from chancy.django.checks import check_database, check_settings, check_tables
+        from chancy.django.settings import note_names
 
+        note_names()
         checks.register(check_settings)
         checks.register(check_database, checks.Tags.database)
         checks.register(check_tables, checks.Tags.database, deploy=True)

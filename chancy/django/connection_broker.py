@@ -12,6 +12,8 @@ from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
 from django.db import ProgrammingError, connections
+from django.db.backends.base.base import NO_DB_ALIAS
+from django.db.backends.signals import connection_created
 from django.db.transaction import Atomic
 
 from chancy.app.app import Chancy
@@ -153,17 +155,31 @@ class ConnectionCalls:
 
     def __init__(self, chancy: Chancy, alias: str, open_: Callable[[], SyncBroker]) -> None:
         self.broker = ConnectionBroker(alias, chancy.schema)
+        self._chancy = chancy
         self._routed = isinstance(chancy.broker, RoutedBroker)
         self._open = open_
         self._lock = ForkLock()
         self._opened: SyncBroker | None = None
+        self._dsn: str | None = None
+        connection_created.connect(self._connected)
 
     @property
     def _background(self) -> SyncBroker:
+        dsn = self._chancy.dsn
+        if self._dsn != dsn:  # a test run has replaced the database
+            self.close()
         with self._lock:
             if self._opened is None:
-                self._opened = self._open()
+                self._opened, self._dsn = self._open(), dsn
             return self._opened
+
+    def _connected(self, *, connection: Any, **_: Any) -> None:
+        """Close the sessions before Django drops a test database, or copies it.
+
+        The server does neither while a session is open.
+        """
+        if connection.alias == NO_DB_ALIAS:
+            self.close()
 
     @property
     def connection(self) -> object | None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import django
 from django.apps import apps
 from django.conf import settings
-from django.db import connections
 from django.utils.module_loading import module_has_submodule
 
 from chancy.app import default_plugins
@@ -17,7 +16,7 @@ from chancy.app.app import Chancy
 from chancy.app.sync import SyncBroker
 from chancy.cli import application
 from chancy.django.connection_broker import ConnectionCalls
-from chancy.django.settings import SOURCE, DjangoSettings, database_dsn, queue_from, read
+from chancy.django.settings import SOURCE, DjangoSettings, queue_from, read, session_dsn
 from chancy.errors import ConfigurationError
 from chancy.fork_lock import ForkLock
 
@@ -30,15 +29,12 @@ _made: _Made | None = None
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """The application and its settings, which tests change.
+    """The application and its setting, which tests change.
 
     :param given: the value of ``CHANCY``.
-    :param place: what `_place` returned.
     """
 
     given: object
-    alias: str
-    place: list[object]
     chancy: Chancy
     calls: ConnectionCalls
 
@@ -73,10 +69,9 @@ def _current() -> _Made:
 
 
 def _unchanged() -> _Made | None:
-    """The application that was made, unless its settings have changed."""
+    """The application that was made, unless its setting has changed."""
     made = _made
-    same = made is not None and made.given is _given() and made.place == _place(made.alias)
-    return made if same else None
+    return made if made is not None and made.given is _given() else None
 
 
 def _make() -> _Made:
@@ -84,8 +79,10 @@ def _make() -> _Made:
     found = read()
     if _made is not None:
         _made.calls.close()
-    dsn = found.dsn or database_dsn(found.database)
+    dsn = session_dsn(found.dsn, found.database)
     chancy = _imported(found, dsn) if found.app else make(found, dsn)
+    # At each opening: modules keep the application while a test run replaces the database.
+    chancy.bind_dsn(lambda own: session_dsn(own if found.app else found.dsn, found.database))
     chancy.registry.wrapper = WRAPPER
     bound: list[ConnectionCalls] = []
 
@@ -94,8 +91,7 @@ def _make() -> _Made:
         return bound[0]
 
     chancy.bind_sync(bind)
-    place = _place(found.database)
-    _made = _Made(_given(), found.database, place, chancy, bound[0])
+    _made = _Made(_given(), chancy, bound[0])
     made = _made
     try:
         # Last: a module of jobs may call `app`.
@@ -118,11 +114,6 @@ def _import_jobs(found: DjangoSettings) -> None:
 
 def _given() -> object:
     return getattr(settings, "CHANCY", None)
-
-
-def _place(alias: str) -> list[object]:
-    own = connections[alias].settings_dict
-    return [own.get(key) for key in ("NAME", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")]
 
 
 def make(found: DjangoSettings, dsn: str) -> Chancy:

@@ -16,6 +16,8 @@ from chancy.queue.queue import Queue
 from chancy.text import choices, shown
 
 SOURCE = "settings.CHANCY"
+#: The name of each database when Django was set up; a test run replaces them.
+_NAMES: dict[str, object] = {}
 #: Keys that cannot be combined with ``app``.
 _OF_APPLICATION = ("dsn", "listen_dsn", "driver", "allow", "plugins", "queues")
 #: The names of Django for parameters of libpq.
@@ -90,6 +92,26 @@ def queue_from(given: object) -> Queue:
     if "name" not in given:
         raise ConfigurationError(f"{SOURCE}: queues: {shown(dict(given))} has no name")
     return Queue(**given)
+
+
+def note_names() -> None:
+    """Remember the names of the databases, before a test run replaces them."""
+    _NAMES.update({alias: connections.settings[alias].get("NAME") for alias in connections})
+
+
+def session_dsn(given: str | None, alias: str) -> str:
+    """The DSN for sessions beside Django's: ``given``, or that of a database in ``DATABASES``.
+
+    During a test run it leads to the test database, whatever ``given`` names.
+
+    :raises ConfigurationError: nothing is given, and the database is not PostgreSQL.
+    """
+    from psycopg.conninfo import make_conninfo
+
+    if not given:
+        return database_dsn(alias)
+    name = connections[alias].settings_dict["NAME"]
+    return given if name == _NAMES.get(alias, name) else make_conninfo(given, dbname=name)
 
 
 def database_dsn(alias: str = "default") -> str:

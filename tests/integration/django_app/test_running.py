@@ -8,21 +8,24 @@ from importlib import import_module
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 from asgiref.sync import sync_to_async
 from django.core.management import CommandError, call_command
 from django.db import connection, connections
 
-from chancy import JobFailed, Reference, State
+from chancy import JobFailed, Reference, State, WaitTimeout
 from chancy.django import app
 from chancy.django.current import calls
 from chancy.django.hygiene import with_connections
 from chancy.django.management.commands.chancy_worker import WorkerCommand
 from chancy.django.models import FiledLetter, UnfinishedJob
 from chancy.django.testing import delete_jobs, run_jobs
+from chancy.errors import StatementFailed
 from chancy.testing.sandbox import Sandbox
 from tests.integration.django_app import tasks
 from tests.support import django_project
+from tests.support.waiting import eventually_sync
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -131,6 +134,45 @@ def test_a_result_is_waited_for_on_a_session_of_its_own() -> None:
     run_jobs(scheduled=True, raises=False)
     try:
         assert waiting.result(60).state is State.FAILED
+    finally:
+        calls().close()
+
+
+def test_sessions_that_wait_are_closed_before_a_test_database_is_dropped(
+    dsn: str, empty_dsn: str
+) -> None:
+    reference: Reference[Any] = app().sync_push(tasks.note.job(text="never"))
+    with pytest.raises(WaitTimeout):
+        app().sync_wait_for(reference.id, timeout_s=0)
+    name = connection.settings_dict["NAME"]
+    asked = (
+        "select count(*) from pg_stat_activity"
+        " where datname = %s and starts_with(application_name, 'chancy')"
+    )
+
+    def own_sessions() -> int:
+        with psycopg.connect(empty_dsn) as session:
+            row = session.execute(asked, [name]).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    eventually_sync(lambda: own_sessions() > 0)
+    with connection._nodb_cursor():
+        eventually_sync(lambda: own_sessions() == 0)
+
+
+def test_a_wait_follows_the_database(empty_dsn: str) -> None:
+    """As if a test run replaced it: the tables of the other one are missing."""
+    chancy = app()
+    reference: Reference[Any] = chancy.sync_push(tasks.note.job(text="never"))
+    with pytest.raises(WaitTimeout):
+        chancy.sync_wait_for(reference.id, timeout_s=0)
+    try:
+        with (
+            django_project.databases(empty_dsn),
+            pytest.raises(StatementFailed, match="does not exist"),
+        ):
+            chancy.sync_wait_for(reference.id, timeout_s=20)
     finally:
         calls().close()
 

@@ -65,6 +65,24 @@ def test_the_application_is_that_of_the_settings(dsn: str) -> None:
     assert app() is not found
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["of_the_settings", "of_its_own"])
+def test_a_test_run_replaces_the_database_of_an_application(
+    dsn: str, empty_dsn: str, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Modules keep the application that they got before."""
+    with override_settings(CHANCY={"dsn": f"{dsn}?application_name=own"} if own else {}):
+        with django_project.databases(dsn):
+            names = {"default": connections["default"].settings_dict["NAME"]}
+            monkeypatch.setattr("chancy.django.settings._NAMES", names)
+            kept = app()
+            assert parse(kept.dsn).parameters["dbname"] == names["default"]
+        with django_project.databases(empty_dsn):
+            assert app() is kept
+            found = parse(kept.dsn).parameters
+            assert found["dbname"] == parse(empty_dsn).parameters["dbname"] != names["default"]
+            assert found.get("application_name") == ("own" if own else None)
+
+
 @pytest.mark.usefixtures("database")
 def test_threads_that_call_it_first_get_one_application(monkeypatch: pytest.MonkeyPatch) -> None:
     app()
