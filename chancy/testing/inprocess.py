@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 from chancy.app.app import Chancy
 from chancy.attempt.claim import Claim
@@ -24,6 +26,7 @@ from chancy.queue.executor_kind import executor_kind
 from chancy.queue.executor_options import AsyncOptions, ExecutorOptions, ThreadOptions
 from chancy.queue.queue import Queue
 from chancy.testing.memory import MemoryBroker
+from chancy.testing.threads import placed
 from chancy.worker.meta_writer import MetaWriter
 from chancy.worker.middleware import AroundHooks
 from chancy.worker.payload_executor import PayloadExecutor
@@ -51,7 +54,7 @@ class InProcessRunner:
             claim, limits = _without_memory(claim), Limits(limits.time_s)
         setup = ExecutorSetup(
             concurrency=1,
-            find=self._app.registry.find,
+            find=self._find,
             max_payload=self._app.max_payload,
             options=_options(name, queue),
             limits=limits,
@@ -66,6 +69,9 @@ class InProcessRunner:
         if (settled := self._app.hooks.after) is not None:
             settled(*(([], [settlement]) if stale else ([settlement], [])))
 
+    def _find(self, path: str) -> Callable[..., Any]:
+        return placed(self._app.registry.find(path))
+
     def _executor_name(self, claim: Claim, queue: Queue) -> str:
         try:
             coroutine = callee(claim.func, self._app.registry.find).coroutine
@@ -77,7 +83,7 @@ class InProcessRunner:
         around = self._app.hooks.around
         if queue.executor == "process":
             around += tuple(map(self._in_child, self._app.hooks.around_in_child))
-        batched = BatchedExecutor(executor_, self._app.registry.find, self._app.max_payload)
+        batched = BatchedExecutor(executor_, self._find, self._app.max_payload)
         surrounded: Executor = AroundHooks(batched, around) if around else batched
         if self._app.hooks.payloads is not None:
             surrounded = PayloadExecutor(surrounded, self._app.hooks.payloads)

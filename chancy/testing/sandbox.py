@@ -33,6 +33,7 @@ from chancy.testing.clock import ManualClock
 from chancy.testing.inprocess import InProcessRunner
 from chancy.testing.memory import MemoryBroker
 from chancy.testing.substitute import SandboxBroker, SandboxSyncBroker, SandboxWaiter
+from chancy.testing.threads import run
 
 T = TypeVar("T")
 
@@ -179,8 +180,15 @@ class Sandbox:
     def sync_drain(
         self, *, ahead: timedelta | float = 0.0, raises: bool = True, attempts: int = MAX_ATTEMPTS
     ) -> Sequence[QueuedJob]:
-        """`drain` for tests without an event loop."""
-        return asyncio.run(self.drain(ahead=ahead, raises=raises, attempts=attempts))
+        """`drain` for tests without an event loop.
+
+        :raises JobError: an event loop is running in this thread.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return run(self.drain(ahead=ahead, raises=raises, attempts=attempts))
+        raise JobError("sync_drain() was called in an event loop: use `await sandbox.drain()`")
 
     async def _drain(self, until: float, attempts: int, finished: list[QueuedJob]) -> None:
         while True:

@@ -23,6 +23,7 @@ from chancy.errors import ConfigurationError
 from chancy.job.definition import QueuedJob
 from chancy.testing.clock import ManualClock
 from chancy.testing.memory import MemoryBroker
+from chancy.testing.threads import run
 
 T = TypeVar("T")
 
@@ -156,6 +157,6 @@ def _run_to_end(work: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
+        return run(work)
     with ThreadPoolExecutor(1) as threads:
         return threads.submit(asyncio.run, work).result()

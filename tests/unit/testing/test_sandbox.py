@@ -274,6 +274,11 @@ async def test_sync_calls_in_async_code(sandbox: Sandbox) -> None:
     await asyncio.sleep(0)
 
 
+async def test_draining_without_awaiting_is_refused_in_async_code(sandbox: Sandbox) -> None:
+    with pytest.raises(JobError, match=r"use `await sandbox\.drain\(\)`"):
+        sandbox.sync_drain()
+
+
 async def test_a_sandbox_is_open_in_every_event_loop(sandbox: Sandbox) -> None:
     """As for a test client, whose application runs in a thread of its own."""
 

@@ -18,6 +18,30 @@ app = Chancy("postgresql://nowhere.invalid/none")
 @job
 async def send(to: str) -> str:
     return f"sent to {to}"
+
+
+def users():
+    from django.contrib.auth.models import User
+
+    return User.objects
+
+
+@job
+def add(name: str) -> int:
+    users().create(username=name)
+    return users().count()
+
+
+@job
+async def add_async(name: str) -> int:
+    await users().acreate(username=name)
+    return await users().acount()
+
+
+@job
+def add_both(name: str) -> int:
+    app.sync_push(add_async.job(name=name)).sync_result()
+    return app.sync_push(add.job(name=f"{name} too")).sync_result()
 """
 
 DJANGO = """
@@ -33,7 +57,7 @@ django.setup()
 from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.test import SimpleTestCase, TestCase
-from shop import app, send
+from shop import add, add_async, add_both, app, send, users
 
 from chancy.testing.sandbox import Sandbox
 
@@ -63,6 +87,23 @@ class Orders(TestCase):
         self.assertEqual(await reference.result(), "sent to bob")
 
 
+class Rows(TestCase):
+    def setUp(self):
+        self.sandbox = self.enterContext(Sandbox(app))
+        users().create(username="ann")
+
+    def test_jobs_use_the_transaction_of_the_test(self):
+        app.sync_push_many([add.job(name="bob"), add_async.job(name="carl")])
+        self.assertEqual([done.result for done in self.sandbox.sync_drain()], [2, 3])
+        self.assertEqual(app.sync_push(add_both.job(name="dora")).sync_result(), 5)
+        self.assertEqual(users().count(), 5)
+
+    async def test_they_do_in_async_tests(self):
+        await app.push(add.job(name="bob"))
+        [done] = await self.sandbox.drain()
+        self.assertEqual((done.result, await users().acount()), (2, 2))
+
+
 class Inline(SimpleTestCase):
     def test_inline(self):
         with Sandbox(app, inline=True), app:
@@ -89,4 +130,4 @@ def test_test_cases_of_django(tmp_path: Path) -> None:
         timeout=50,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Ran 4 tests" in done.stdout + done.stderr
+    assert "Ran 6 tests" in done.stdout + done.stderr
