@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from time import perf_counter
 from typing import Any, Self
@@ -127,7 +127,7 @@ class _TestRunner:
 
     def run(self, claim: Claim) -> QueuedJob | None:
         """Run a job, and settle it; returns it if it is finished."""
-        with self._savepoint():
+        with self._savepoints():
             outcome = self._outcome(claim)
         if isinstance(outcome, Raised) and isinstance(outcome.error, KeyboardInterrupt):
             raise outcome.error  # Ctrl-C ends the test, not the job
@@ -142,15 +142,21 @@ class _TestRunner:
         return found if self._payloads is None else self._payloads.job(found)
 
     @contextmanager
-    def _savepoint(self) -> Generator[None]:
-        """Undo a job whose error would break the transaction of the test."""
-        connection = connections[self._broker.alias]
-        if not connection.in_atomic_block:
+    def _savepoints(self) -> Generator[None]:
+        """Undo a job whose error would break a transaction of the test, of any database."""
+        with ExitStack() as stack:
+            for connection in connections.all(initialized_only=True):
+                if connection.in_atomic_block:
+                    stack.enter_context(self._savepoint(connection))
             yield
-            return
+
+    @contextmanager
+    def _savepoint(self, connection: Any) -> Generator[None]:
         savepoint = connection.savepoint()
         yield
-        status = connection.connection.info.transaction_status
+        status = None
+        if connection.vendor == "postgresql":
+            status = connection.connection.info.transaction_status
         if connection.needs_rollback or status is TransactionStatus.INERROR:
             connection.needs_rollback = False
             connection.savepoint_rollback(savepoint)

@@ -13,6 +13,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.core.management import CommandError, call_command
 from django.db import connection, connections
+from django.test import override_settings
 
 from chancy import JobFailed, Reference, State, WaitTimeout
 from chancy.django import app
@@ -97,6 +98,17 @@ def test_jobs_run_in_the_transaction_of_a_test_and_end_it_for_no_other() -> None
         ]
         import_module("django.db.transaction").set_rollback(True)
     assert app().sync_get_job(pushed[0].id) is None
+
+
+def test_a_job_that_breaks_the_transaction_of_another_database_is_undone() -> None:
+    with override_settings(CHANCY={"database": "other"}), atomic(), atomic(using="lite"):
+        with connection.cursor() as cursor:
+            cursor.execute("create table notes (text text)")
+        app().sync_push(tasks.break_off.job(text="b"))
+        [done] = run_jobs(raises=False)
+        assert done.state is State.FAILED
+        assert notes() == []
+        import_module("django.db.transaction").set_rollback(True)
 
 
 def test_jobs_of_a_batch_function_have_an_outcome_each() -> None:
