@@ -13,22 +13,23 @@
 
     send.delay("ann@example.com").get(timeout=30)
 
-A task is also a job: ``send.job(…)`` works, and workers find it by the same path. Options of Celery
-that have no counterpart raise TypeError, so that none is silently ignored.
+A task is also a job: ``send.job(…)`` works, and workers find it by the same path. Options and calls
+of Celery that have no counterpart raise TypeError, so that none is silently ignored.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, NoReturn
 from uuid import UUID
 
 from chancy.app.app import Chancy
 from chancy.attempt.control import Retry
-from chancy.context.context import current_job
+from chancy.context.context import CURRENT
 from chancy.errors import ConfigurationError, PushError
 from chancy.job.definition import Job, JobFactory, job
 from chancy.job.limits import Limit
@@ -47,6 +48,26 @@ _STATES = {
 }
 #: The attempts of a task with an unlimited number of retries.
 _MOST_ATTEMPTS = 10_000
+#: What to use instead of options of `shared_task` that have no counterpart.
+_INSTEAD = {
+    "base": "use a hook of a plugin, such as around or settled",
+    "ignore_result": "use Queue(keep_finished=False)",
+    "name": "a task is found by the path of its function, so leave name= out",
+    "rate_limit": "use Queue(rules=(RateLimit(…),))",
+    "retry_kwargs": "use max_retries= and default_retry_delay=",
+    "serializer": "arguments and results are JSON, so leave serializer= out",
+    "soft_time_limit": "use time_limit=, which interrupts the task before it is killed",
+    "track_started": "it always holds, so leave track_started= out",
+}
+#: What to use instead of calls of a task and of its result.
+_CALLS_INSTEAD = {
+    **dict.fromkeys(
+        ("s", "si", "signature", "subtask", "map", "starmap", "chunks"),
+        "use chain, group and chord of chancy.plugins.workflow",
+    ),
+    "apply": "call the function, or use a sandbox of chancy.testing",
+    "revoke": "use chancy.cancel(id)",
+}
 _app: Chancy | None = None
 
 
@@ -116,18 +137,28 @@ class AsyncResult:
         """Whether it has failed for good."""
         return self.state == "FAILURE"
 
+    def revoke(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Not supported.
+
+        :raises TypeError: always; it says what to use.
+        """
+        _refuse("revoke")
+
 
 class TaskRequest:
     """Information about the running task."""
 
     @property
-    def id(self) -> str:
-        return str(current_job().id)
+    def id(self) -> str | None:
+        """None if the function was called directly."""
+        job = CURRENT.get(None)
+        return None if job is None else str(job.id)
 
     @property
     def retries(self) -> int:
-        """The number of attempts before this one."""
-        return current_job().attempt - 1
+        """The number of attempts before this one; 0 if the function was called directly."""
+        job = CURRENT.get(None)
+        return 0 if job is None else job.attempt - 1
 
 
 class Task:
@@ -198,11 +229,13 @@ class Task:
     ) -> NoReturn:
         """Fail this attempt and start the next one after ``countdown`` seconds, or at ``eta``.
 
-        If no attempts are left, the task fails for good, with the error ``exc``.
+        If no attempts are left, the task fails for good, with the error ``exc``; the default is the
+        one that is being handled.
 
         :raises TypeError: both ``countdown`` and ``eta`` are given.
         """
         _check_times(countdown, eta)
+        exc = exc or sys.exception()
         delay_s = self.default_retry_delay if countdown is None else countdown
         raise Retry(delay_s if eta is None else eta, "" if exc is None else str(exc)) from exc
 
@@ -221,6 +254,9 @@ def shared_task(
     retry_jitter: bool = True,
     time_limit: float | None = None,
     expires: float | None = None,
+    acks_late: bool = True,
+    reject_on_worker_lost: bool = True,
+    **others: Any,
 ) -> Any:
     """Decorate a function as a Celery task: you can call it, push it with ``delay``, and use it as
     a job.
@@ -230,7 +266,17 @@ def shared_task(
     :param bind: pass the `Task` as the first argument.
     :param max_retries: attempts after the first one; None: 10,000 attempts in total.
     :param retry_backoff: the seconds before the first retry, doubled each time; True means 1.
+    :param acks_late: True, as it always holds; ``reject_on_worker_lost``, too.
+    :param others: options of Celery that have no counterpart.
+    :raises TypeError: such an option is given.
     """
+    if not (acks_late and reject_on_worker_lost):
+        raise TypeError(
+            "acks_late and reject_on_worker_lost always hold: a job ends when its outcome is stored"
+        )
+    for name in others:
+        instead = _INSTEAD.get(name, "chancy.celery has no counterpart")
+        raise TypeError(f"shared_task: {name}= is not supported: {instead}")
 
     def decorate(function: Callable[..., Any]) -> Any:
         if inspect.iscoroutinefunction(function):
@@ -250,9 +296,15 @@ def shared_task(
         task.job = decorated.job
         for name in ("delay", "apply_async", "retry", "request", "name"):
             setattr(decorated, name, getattr(task, name))
+        for name in _CALLS_INSTEAD:
+            setattr(decorated, name, partial(_refuse, name))
         return decorated
 
     return decorate if function is None else decorate(function)
+
+
+def _refuse(name: str, *_: Any, **__: Any) -> NoReturn:
+    raise TypeError(f"{name}() of a task is not supported: {_CALLS_INSTEAD[name]}")
 
 
 def _bound(function: Callable[..., Any], task: Task) -> Callable[..., Any]:

@@ -55,6 +55,14 @@ def fetch_again(key):  # type: ignore[no-untyped-def]
     raise ValueError(key)
 
 
+@shared_task(bind=True, max_retries=0, acks_late=True)
+def give_up(self):  # type: ignore[no-untyped-def]
+    try:
+        raise KeyError("the last error")
+    except KeyError:
+        raise self.retry(countdown=0)  # noqa: B904 (as Celery allows)
+
+
 @pytest.fixture
 async def app(dsn: str) -> AsyncIterator[Chancy]:
     tried.clear()
@@ -117,6 +125,35 @@ async def test_retries_are_those_of_the_task(app: Chancy) -> None:
             assert tried.count((key, 0)) == attempts
 
     await asyncio.to_thread(use)
+
+
+async def test_the_error_that_is_handled_remains_when_the_retries_are_used_up(app: Chancy) -> None:
+    def use() -> None:
+        with pytest.raises(JobFailed, match="the last error"):
+            give_up.delay().get(timeout=60)
+
+    await asyncio.to_thread(use)
+
+
+def test_a_direct_call_is_the_first_attempt() -> None:
+    describe = shared_task(bind=True)(lambda self: (self.request.id, self.request.retries))
+    assert describe() == (None, 0)
+
+
+def test_options_and_calls_without_a_counterpart_say_what_to_use() -> None:
+    anything: Any = shared_task
+    for options, instead in (
+        ({"ignore_result": True}, r"Queue\(keep_finished=False\)"),
+        ({"name": "shop.send"}, "the path of its function"),
+        ({"retry_kwargs": {"max_retries": 5}}, "max_retries="),
+        ({"acks_late": False}, "always hold"),
+        ({"nonsense": 1}, "nonsense= is not supported"),
+    ):
+        with pytest.raises(TypeError, match=instead):
+            anything(**options)
+    for call, instead in ((add.s, "chord"), (add.si, "chord"), (add.apply, "sandbox")):
+        with pytest.raises(TypeError, match=instead):
+            call(1)
 
 
 def test_mismatched_values_are_refused() -> None:
