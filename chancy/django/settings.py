@@ -96,7 +96,8 @@ def queue_from(given: object) -> Queue:
 
 def note_names() -> None:
     """Remember the names of the databases, before a test run replaces them."""
-    _NAMES.update({alias: connections.settings[alias].get("NAME") for alias in connections})
+    databases: Any = connections.settings
+    _NAMES.update({alias: databases[alias].get("NAME") for alias in databases})
 
 
 def session_dsn(given: str | None, alias: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import iscoroutinefunction, signature
+from inspect import BoundArguments, iscoroutinefunction, signature
 from traceback import format_exception
 from typing import Any
 from uuid import UUID
@@ -30,7 +30,7 @@ from chancy.context.context import JobContext, current_job
 from chancy.django.current import app
 from chancy.errors import ChancyError, InvalidCheckpoint, InvalidResult, PayloadTooLarge
 from chancy.executors.invocation import CONTROL
-from chancy.job.definition import DECORATED, DEFAULT_MAX_ATTEMPTS, Job, QueuedJob, job
+from chancy.job.definition import BIND, DECORATED, DEFAULT_MAX_ATTEMPTS, Job, QueuedJob, job
 from chancy.job.fields import ATTEMPTS
 from chancy.serialization.signature import Signature
 from chancy.states import State
@@ -118,7 +118,7 @@ class ChancyBackend(BaseTaskBackend):
         """
         self.validate_task(task)
         try:
-            signature(task.func).bind(*[None] * task.takes_context, *args, **kwargs)
+            _bound(task, args, kwargs)
         except TypeError as error:
             raise TypeError(f"{task.module_path}: {error}") from None
         result = _result(task, self.alias, args=list(args), kwargs=dict(kwargs))
@@ -156,6 +156,10 @@ class ChancyBackend(BaseTaskBackend):
         return _stored(found, task, self.alias)
 
 
+def _bound(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundArguments:
+    return signature(task.func).bind(*[None] * task.takes_context, *args, **kwargs)
+
+
 def _register(backend: ChancyBackend, task: Any) -> None:
     """Make the function of a task known as that of jobs."""
     path, function = task.module_path, task.func
@@ -168,10 +172,14 @@ def _register(backend: ChancyBackend, task: Any) -> None:
         with _running(backend, path, args, kwargs) as running:
             return running.returned(function(*running.args, **kwargs))
 
+    def bind(args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+        return _bound(task, args, kwargs).arguments
+
     chosen: Callable[..., Any] = run_coroutine if iscoroutinefunction(function) else run
     chosen.__module__, chosen.__qualname__ = function.__module__, function.__qualname__
     chosen.__name__, chosen.__doc__ = function.__name__, function.__doc__
     setattr(chosen, _TASK, (backend.alias, function))
+    setattr(chosen, BIND, bind)
     job(queue=task.queue_name, priority=task.priority, max_attempts=backend.max_attempts)(chosen)
 
 

@@ -323,6 +323,9 @@ class JobDecorator(Protocol):
 
 #: Every function decorated in this process, by path.
 DECORATED: dict[str, Callable[..., Any]] = {}
+#: The attribute of such a function with another function, which returns the arguments by the name
+#: of their parameter when it is called with those of a job.
+BIND = "__chancy_bind__"
 #: The queues that these functions name.
 NAMED_QUEUES: set[str] = set()
 

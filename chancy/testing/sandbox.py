@@ -24,7 +24,7 @@ from chancy.app.wiring import Substitute
 from chancy.attempt.claim import Claim
 from chancy.broker.values import WorkerRecord
 from chancy.errors import JobError, WaitTimeout
-from chancy.job.definition import QueuedJob, path_of
+from chancy.job.definition import BIND, DECORATED, QueuedJob, path_of
 from chancy.postgres.within import run_blocking
 from chancy.queue.queue import Queue
 from chancy.results.reference import result_of
@@ -106,13 +106,11 @@ class Sandbox:
         return [rows[id].as_job() for id in self.broker.order if id in rows]
 
     def find(self, func: Callable[..., Any] | str, /, **arguments: Any) -> Sequence[QueuedJob]:
-        """The jobs of a function (decorated or not) or of a path that have at least these
-        arguments."""
-        path = func if isinstance(func, str) else path_of(func)
+        """The jobs of a function (decorated or not), of a task of Django or of a path that have at
+        least these arguments."""
+        path = _path(func)
         wanted = to_jsonable_python(arguments, fallback=repr)
-        return [
-            job for job in self.pushed if job.func == path and _within(wanted, job.arguments or {})
-        ]
+        return [job for job in self.pushed if job.func == path and _within(wanted, _named(job))]
 
     def assert_pushed(
         self, func: Callable[..., Any] | str, /, *, times: int | None = None, **arguments: Any
@@ -120,7 +118,7 @@ class Sandbox:
         """Fail unless such a job was pushed, `times` times if given. Returns the last one."""
         found = self.find(func, **arguments)
         if not found or times not in (None, len(found)):
-            path = func if isinstance(func, str) else path_of(func)
+            path = _path(func)
             wanted = "at least once" if times is None else f"{times} times"
             raise AssertionError(
                 f"{_shown(path, arguments)} should have been pushed {wanted}, and was pushed "
@@ -253,6 +251,21 @@ class Sandbox:
                 "drain(ahead=…) to run scheduled ones"
             )
         return found
+
+
+def _path(func: Callable[..., Any] | str) -> str:
+    if isinstance(func, str):
+        return func
+    of_task: str | None = getattr(func, "module_path", None)
+    return of_task or path_of(func)
+
+
+def _named(job: QueuedJob) -> Mapping[str, Any]:
+    """The arguments of a job by name, also those of a task of Django, which have names only when
+    they are bound to its function."""
+    stored = job.arguments or {}
+    bind = getattr(DECORATED.get(job.func), BIND, None)
+    return stored if bind is None else {**stored, **to_jsonable_python(bind(**stored))}
 
 
 def _within(wanted: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:

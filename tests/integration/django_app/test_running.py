@@ -228,7 +228,16 @@ def test_options_of_django_are_not_those_of_chancy_and_reach_worker_processes(
 def test_a_sandbox_replaces_the_database() -> None:
     with Sandbox(app()) as sandbox:
         result = tasks.add.enqueue(1, b=2)
+        sandbox.assert_pushed(tasks.add, a=1, b=2)
+        sandbox.assert_pushed(tasks.add.module_path, a=1, times=1)
+        sandbox.assert_not_pushed(tasks.add, a=2)
         sandbox.sync_drain()
         result.refresh()
         assert (result.status, result.return_value) == ("SUCCESSFUL", 3)
     assert app().sync_get_job(UUID(result.id)) is None
+
+
+def test_a_sandbox_finds_tasks_with_a_context_by_their_arguments() -> None:
+    with Sandbox(app()) as sandbox:
+        tasks.describe.enqueue("tea")
+        sandbox.assert_pushed(tasks.describe, item="tea")
