@@ -274,9 +274,7 @@ def shared_task(
         raise TypeError(
             "acks_late and reject_on_worker_lost always hold: a job ends when its outcome is stored"
         )
-    for name in others:
-        instead = _INSTEAD.get(name, "chancy.celery has no counterpart")
-        raise TypeError(f"shared_task: {name}= is not supported: {instead}")
+    _check_others(others)
 
     def decorate(function: Callable[..., Any]) -> Any:
         if inspect.iscoroutinefunction(function):
@@ -305,6 +303,12 @@ def shared_task(
 
 def _refuse(name: str, *_: Any, **__: Any) -> NoReturn:
     raise TypeError(f"{name}() of a task is not supported: {_CALLS_INSTEAD[name]}")
+
+
+def _check_others(options: Mapping[str, Any]) -> None:
+    for name in options:
+        instead = _INSTEAD.get(name, "chancy.celery has no counterpart")
+        raise TypeError(f"shared_task: {name}= is not supported: {instead}")
 
 
 def _bound(function: Callable[..., Any], task: Task) -> Callable[..., Any]:
