@@ -213,7 +213,7 @@ class Instance:
         try:
             async with patience:
                 await run.stop()
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
+        except BaseException as error:
             # A `stop` that cancels a task and awaits it raises the CancelledError of that task.
             if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                 raise

@@ -244,7 +244,7 @@ class Cleaner:
             fields = {name: value for name, value in service.fields.items() if name != "cleanups"}
             try:
                 handler(service.id, fields)
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 logger.exception(
                     "service_handler_failed service=%s try=%d", service.id, service.times
                 )

@@ -191,7 +191,7 @@ class Timers:
         """Run it once; a failure is logged and returns False."""
         try:
             await task.work()
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
+        except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                 raise
             kind = type(task).__name__.lower()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from chancy.clock import Backoff
 from chancy.errors import BrokerError
 from chancy.plugins.redis.streams.group.fetcher import Fetcher
 from chancy.plugins.redis.streams.group.halts import Exit, Halts
@@ -49,6 +50,9 @@ class PartitionRunner:
         self._released_now = False
         self._overdue = Overdue(processor)
         self._retry_s: float | None = None
+        # Partitions whose consumer failed, and until when they are not acquired again.
+        self._resting: dict[int, float] = {}
+        self._rest = Backoff(base_s=0.1, cap_s=10.0)
         #: Quarantined partitions of this processor that this worker has tried to acquire.
         self.parked: set[int] = set()
         self._halts = Halts(ownership, leave)
@@ -113,6 +117,7 @@ class PartitionRunner:
             if number not in self._partitions and number not in self._leaving
         ]
         self._overdue.retain(wanted)
+        wanted = [number for number in wanted if not self._rests(number)]
         async with self._acquiring:
             if wanted and not self.leaving:
                 await self._acquire(wanted)
@@ -149,6 +154,15 @@ class PartitionRunner:
                 ",".join(map(str, acquired)),
             )
 
+    def _rests(self, number: int) -> bool:
+        """Return whether the consumer of a partition failed a moment ago; schedule a retry."""
+        left_s = self._resting.get(number, 0.0) - time.monotonic()
+        if left_s <= 0:
+            self._resting.pop(number, None)
+            return False
+        self._retry_s = left_s if self._retry_s is None else min(self._retry_s, left_s)
+        return True
+
     def _start(self, partition: OwnedPartition[Any]) -> None:
         self.parked.discard(partition.number)
         self._overdue.clear(partition.number)
@@ -177,6 +191,9 @@ class PartitionRunner:
                 extra={"partition": partition.number},
             )
             partition.lose()
+            if partition.finished:
+                self._rest.reset()
+            self._resting[partition.number] = time.monotonic() + self._rest.next_s()
         else:
             match task.result():
                 case ConsumerEnd.HALTED | ConsumerEnd.EXITING as end:

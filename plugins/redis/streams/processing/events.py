@@ -66,13 +66,13 @@ class Chain:
                     await generator.aclose()
                 else:
                     await _throw(generator, error)
-            except (Exception, SystemExit) as raised:
-                if raised is not error:
-                    instead = instead or contained(raised, "a middleware")
             except asyncio.CancelledError:
                 if is_being_cancelled():
                     raise
                 instead = instead or Escaped("a middleware")
+            except BaseException as raised:
+                if raised is not error:
+                    instead = instead or contained(raised, "a middleware")
         if instead is not None:
             raise instead
 

@@ -78,17 +78,17 @@ class Invocation:
         failure: Exception | None = None
         try:
             await function(events)
-        except (Exception, SystemExit) as error:
-            if partition.closing and is_being_cancelled():
-                # An interruption that the function turned into another exception.
-                self._ended_late(error)
-                raise asyncio.CancelledError from error
-            failure = contained(error, "the processor")
         except asyncio.CancelledError as error:
             if is_being_cancelled():
                 raise
             failure = Escaped("the processor")
             failure.__cause__ = error
+        except BaseException as error:
+            if partition.closing and is_being_cancelled():
+                # An interruption that the function turned into another exception.
+                self._ended_late(error)
+                raise asyncio.CancelledError from error
+            failure = contained(error, "the processor")
         finally:
             # After an interruption, close as at the end of the events: that is not a failure.
             try:

@@ -275,8 +275,11 @@ async def test_primitive_records_are_what_they_were(streams: Streams) -> None:
     assert [fields for _, fields in found] == [{b"number": b"1"}, {b"number": b"x"}]
 
 
-async def test_a_middleware_that_exits_at_a_failure_ends_no_worker() -> None:
-    """SystemExit would leave the event loop. All middleware is closed."""
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, BaseException])
+async def test_a_middleware_that_exits_at_a_failure_ends_no_worker(
+    error: type[BaseException],
+) -> None:
+    """They would leave the event loop. All middleware is closed."""
     log: list[Any] = []
 
     @middleware
@@ -287,7 +290,7 @@ async def test_a_middleware_that_exits_at_a_failure_ends_no_worker() -> None:
             try:
                 yield item
             except ValueError:
-                raise SystemExit(3) from None
+                raise error(3) from None
 
     @middleware
     async def outer(
@@ -304,6 +307,6 @@ async def test_a_middleware_that_exits_at_a_failure_ends_no_worker() -> None:
 
     chain = Chain((outer, exiting), MiddlewareContext("orders", "handle", 0))
     assert await anext(chain.wrap(source())) == 1
-    with pytest.raises(RuntimeError, match="a middleware raised SystemExit: 3"):
+    with pytest.raises(RuntimeError, match=f"a middleware raised {error.__name__}: 3"):
         await chain.close(ValueError())
     assert log == ["closed"]

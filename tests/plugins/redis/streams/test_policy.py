@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from chancy.attempt.failure import Failure
+from chancy.clock import Backoff
 from chancy.errors import ConfigurationError
 from chancy.plugins.redis.settings import RedisSettings
+from chancy.plugins.redis.streams.group.membership import PartitionPlan
 from chancy.plugins.redis.streams.model.policy import Halt, Ignore, Policy, Quarantine, RetryInPlace
 from chancy.plugins.redis.streams.model.protocols import Item, MiddlewareContext
 from chancy.plugins.redis.streams.processing.events import Events
@@ -305,14 +307,21 @@ async def test_a_cancellation_that_escapes_is_up_to_the_policy(
     assert "CancelledError" in caplog.text
 
 
+class Panic(BaseException):
+    """As the panics of extensions in Rust are."""
+
+
 @pytest.mark.row("R23")
-async def test_a_processor_that_exits_is_up_to_the_policy(redis_url: str) -> None:
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, Panic])
+async def test_a_processor_that_raises_no_exception_is_up_to_the_policy(
+    redis_url: str, error: type[BaseException]
+) -> None:
     """It would end the worker, and then each other worker that gets the event."""
 
     async def handle(worker: int, events: Events[Order]) -> None:
         async for order in events.records():
             if order.seq == 2:
-                raise SystemExit(3)
+                raise error(3)
             crew.note(worker, events, order)
 
     options = {"policy": Ignore()}
@@ -342,6 +351,29 @@ async def test_a_processor_that_cancels_itself_is_begun_again(
         await crew.send(0, 3)
         await eventually(lambda: crew.numbers[-2:] == [1, 2])
     assert "stream_consumer_failed" in caplog.text
+
+
+async def test_a_processor_that_cancels_itself_is_begun_again_after_a_pause(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[int] = []
+
+    async def handle(worker: int, events: Events[Order]) -> None:
+        runs.append(worker)
+        task = asyncio.current_task()
+        assert task is not None
+        monkeypatch.setattr(Backoff, "next_s", lambda _: 3600.0)
+        task.cancel()
+        await asyncio.sleep(0)
+
+    async with fleet(redis_url, partitions=1, handler=handle) as crew:
+        worker = await crew.start()
+        await eventually(lambda: runs and not worker.executor.runner.partitions)
+        executor = worker.executor
+        await executor.runner.follow(PartitionPlan(1, [executor.member], [executor.member]))
+        assert not executor.runner.partitions
+        assert len(runs) == 1
+        monkeypatch.undo()
 
 
 class Cancelling:
