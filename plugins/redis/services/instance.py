@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from chancy.clock import is_being_cancelled
+from chancy.containment import abandon
 from chancy.errors import BrokerUnavailable, ChancyError, InvalidArguments, LeaseLost
 from chancy.plugins.redis.services.base import (
     BlockingContext,
@@ -89,6 +90,8 @@ class Instance:
         #: The error of the last event that could not be published.
         self._publish_error: Exception | None = None
         self._ended = False
+        #: The service's ``start``.
+        self._ending: asyncio.Future[Result] | None = None
 
     # From any thread
 
@@ -111,6 +114,11 @@ class Instance:
     def give_up(self) -> None:
         """`lose`, before it has started."""
         self._stop_for(_LOST)
+
+    def abandon(self) -> None:
+        """Leave ``start`` to itself if it has not ended: the worker ends without it."""
+        if isinstance(self._ending, asyncio.Task) and not self._ending.done():
+            abandon(self._ending)
 
     @property
     def was_lost(self) -> bool:
@@ -152,16 +160,20 @@ class Instance:
         if self._final is not None:
             return None
         run = self._make(kind, data)
-        ending = run.start()
+        ending = self._ending = run.start()
         both: tuple[asyncio.Future[Any], ...] = (ending, self._stop_reason)
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if ending.done() and not (self._stop_reason.done() and self._stop_reason.result() is _LOST):
-            # It ended before it was asked to stop. With a lost lease, it may have noticed that.
-            return ending.result()
-        self._stopping.flag.set()
-        self._stopping.event.set()
-        await self._end(kind, run, ending)
-        return None
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            lost = self._stop_reason.done() and self._stop_reason.result() is _LOST
+            if ending.done() and not lost:
+                # It ended before it was asked to stop. With a lost lease, it may have noticed that.
+                return ending.result()
+            self._stopping.flag.set()
+            self._stopping.event.set()
+            await self._end(kind, run, ending)
+            return None
+        finally:
+            self.abandon()
 
     def _make(self, kind: type[Service], data: dict[str, Any]) -> ServiceRun:
         taken, stopping, store = self.taken, self._stopping, self._store

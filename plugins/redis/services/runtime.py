@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from chancy.clock import Backoff
+from chancy.containment import abandon
 from chancy.errors import BrokerError, LeaseLost, StatementFailed
 from chancy.plugins.redis.services.base import Service, ServiceState
 from chancy.plugins.redis.services.instance import Instance
@@ -89,7 +90,7 @@ class ServiceRuntime:
         self._missing = list(locals_)
         self._taken = 0
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._live: set[Instance] = set()
+        self._live: dict[Instance, asyncio.Task[None]] = {}
         self._closing = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -154,18 +155,31 @@ class ServiceRuntime:
         # Services claimed before the thread ends are released with the others: their callbacks are
         # scheduled in the loop before the end of the thread is.
         await _uninterrupted(in_thread(self._supervision.close, "services end"))
-        if self._tasks:
+        if self._live:
             # Time for ``stop``, an interruption and the call to Redis.
             patience_s = 2 * self._settings.grace_s + 2 * _AGAIN_S
-            await _uninterrupted(asyncio.wait(list(self._tasks.values()), timeout=patience_s))
-        for instance in self._live:
-            logger.error(
-                "service_left_running service=%s: its lease ends with this process",
-                instance.taken.id,
-            )
+            await _uninterrupted(asyncio.wait(list(self._live.values()), timeout=patience_s))
+        if self._live:
+            await _uninterrupted(self._abandon(dict(self._live)))
         await _uninterrupted(in_thread(self._end_threads, "services end"))
         for pool in (self._store_threads, self._event_threads):
             pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _abandon(self, left: Mapping[Instance, asyncio.Task[None]]) -> None:
+        """Leave instances to themselves that ignore their interruption."""
+        for instance, task in left.items():
+            logger.error(
+                "service_left_running service=%s: it ignores its interruption; its lease is no "
+                "longer renewed, and ends within %g s",
+                instance.taken.id,
+                self._settings.lease_s,
+            )
+            task.cancel()
+        await asyncio.wait(left.values(), timeout=_AGAIN_S)
+        for instance, task in left.items():
+            if not task.done():  # in its ``stop``
+                instance.abandon()
+                abandon(task)
 
     def _end_threads(self) -> None:
         self._renewal.close()
@@ -206,13 +220,12 @@ class ServiceRuntime:
 
     def _start(self, taken: Taken, until: float) -> None:
         instance = Instance(taken, self._kinds, self, grace_s=self._settings.grace_s)
-        self._live.add(instance)
         self._renewal.hold(HeldLease(taken.id, taken.token, until, instance.request, instance.lose))
         before = self._tasks.get(taken.id)
         task = asyncio.create_task(
             self._run_instance(instance, before), name=f"instance {taken.id}"
         )
-        self._tasks[taken.id] = task
+        self._tasks[taken.id] = self._live[instance] = task
         if self._closing:
             instance.close()
         elif time.monotonic() >= until:
@@ -220,6 +233,8 @@ class ServiceRuntime:
             instance.give_up()
 
     async def _run_instance(self, instance: Instance, before: asyncio.Task[None] | None) -> None:
+        # At the end, an abandoned task has no loop.
+        task = asyncio.current_task()
         try:
             if before is not None:
                 # The instance of an older, lost lease may still be stopping.
@@ -228,13 +243,13 @@ class ServiceRuntime:
         except Exception:
             logger.exception("service_copy_failed service=%s", instance.taken.id)
         finally:
-            self._ended(instance)
+            self._ended(instance, task)
 
-    def _ended(self, instance: Instance) -> None:
+    def _ended(self, instance: Instance, task: asyncio.Task[None] | None) -> None:
         taken = instance.taken
         self._renewal.drop(taken.id, taken.token)
-        self._live.discard(instance)
-        if self._tasks.get(taken.id) is asyncio.current_task():
+        self._live.pop(instance, None)
+        if self._tasks.get(taken.id) is task:
             del self._tasks[taken.id]
         with self._lock:
             self._taken -= 1

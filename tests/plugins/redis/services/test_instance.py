@@ -247,6 +247,45 @@ async def test_a_copy_that_still_stops_is_never_joined_by_another(alone: Shop) -
         await eventually(alone.is_state(id, None))
 
 
+class Unending(Service):
+    """Ignores each cancellation in ``start``, and also in ``stop``, until the test ends it."""
+
+    name = "unending"
+    go_on = True
+
+    async def start(self, ctx: Context) -> None:
+        self._in_stop = ctx.data["in_stop"]
+        await self._ignore()
+
+    async def stop(self) -> None:
+        if self._in_stop:
+            await self._ignore()
+
+    async def _ignore(self) -> None:
+        while Unending.go_on:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("in_stop", [False, True])
+async def test_a_worker_ends_without_a_service_that_never_ends(
+    alone: Shop, caplog: pytest.LogCaptureFixture, in_stop: bool
+) -> None:
+    worker = alone.declare(lease_s=LEASE_S, grace_s=0.1)
+    worker.service(Unending)
+    Unending.go_on = True
+    id = await alone.services.start("unending", in_stop=in_stop)
+    try:
+        async with alone.worker(worker):
+            await eventually(alone.is_state(id, "RUNNING"))
+        assert f"service_left_running service={id}" in caplog.text
+        # asyncio.run would wait for them.
+        names = [task.get_name() for task in asyncio.all_tasks()]
+        assert not [name for name in names if id in name]
+    finally:
+        Unending.go_on = False
+
+
 @pytest.mark.row("P33", "P42")
 async def test_local_services_run_in_each_worker_and_are_removed_with_it(place: Shop) -> None:
     one, other = place.declare(), place.declare()
