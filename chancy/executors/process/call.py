@@ -160,6 +160,7 @@ class ProcessAttempt:
         "import_until",
         "interruption",
         "kill_at",
+        "late",
         "limits",
         "message",
         "number",
@@ -177,6 +178,8 @@ class ProcessAttempt:
         self.import_until: float | None = None
         self.interruption: Outcome | None = None
         self.kill_at: float | None = None
+        #: Whether it was told to stop at its time limit.
+        self.late = False
 
     def finish(self, outcome: Outcome) -> None:
         if not self.future.done():

@@ -219,12 +219,19 @@ class ChildProcess:
         time_s, memory_bytes = attempt.limits
         importing = attempt.import_until
         due = math.inf if attempt.kill_at is None else attempt.kill_at
-        # The executor process enforces the time limit more exactly; this applies if it fails to.
+        # The executor process enforces the time limit more exactly; this applies if it fails to, as
+        # when the job has used its timer.
         over_at = math.inf
         if importing is not None:
             over_at = importing
         elif time_s is not None:
-            over_at = attempt.started_at + time_s + self._options.grace_s + LATE_S
+            over_at = attempt.started_at + time_s + LATE_S
+            if now >= over_at and not attempt.late:
+                attempt.late = True
+                self._process.send(packed(frames.STOP, attempt.number, 1.0))
+                self._process.signal(signal.SIGURG)
+            if attempt.late:
+                over_at += self._options.grace_s
         outcome: Outcome
         if now >= due:
             outcome = attempt.interruption or Released("it was stopped")

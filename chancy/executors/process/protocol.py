@@ -50,7 +50,7 @@ BODY = b"B"
 #: Reply to `STORE`. The number is that of the request. bytes: empty if it is stored, otherwise the
 #: kind of the error and its message.
 STORED = b"H"
-#: Request to stop the job. bytes: the reason.
+#: Request to stop the job. The number is 1 at its time limit, else 0. bytes: the reason, if 0.
 STOP = b"X"
 
 #: Kind, number of the call, number of the kind, length of the bytes.

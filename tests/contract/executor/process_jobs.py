@@ -77,6 +77,23 @@ def clean_up(started: str, until: str, stopped: str) -> str:
     return "waited"
 
 
+def clean_up_after_alarms(started: str, until: str, stopped: str) -> str:
+    """`clean_up` after an alarm of its own."""
+    before = signal.signal(signal.SIGALRM, lambda signum, frame: write(started, "rang"))
+    signal.setitimer(signal.ITIMER_REAL, 0.001)
+    wait_until(started)
+    signal.signal(signal.SIGALRM, before)
+    return clean_up(started, until, stopped)
+
+
+def return_after_alarm(seconds: float) -> float:
+    """Set an alarm without a handler; return the seconds until the timer goes off after it."""
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    while signal.getitimer(signal.ITIMER_REAL)[0] <= seconds:
+        pass
+    return signal.getitimer(signal.ITIMER_REAL)[0]
+
+
 def return_all_the_same(started: str, until: str) -> str:
     try:
         write(started, str(os.getpid()))

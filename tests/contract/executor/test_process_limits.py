@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator
 
@@ -60,6 +61,31 @@ async def test_process_plain_function_can_clean_up_at_its_time_limit(
     assert outcome.elapsed_s >= 0.1
     assert place.stopped.read_text() == "Interrupted: its time limit of 0.1 s has passed"
     assert await result(child, "pid") == pid, "nobody had to be killed"
+
+
+async def test_process_job_with_an_alarm_of_its_own_keeps_its_time_limit(
+    child: Executor, place: Place
+) -> None:
+    pid = await result(child, "pid")
+    claim = claim_of(
+        "clean_up_after_alarms",
+        started=str(place.started),
+        until=str(place.until),
+        stopped=str(place.stopped),
+    )
+    outcome = await within(child, 0.2, claim)
+    assert isinstance(outcome, TimedOut), outcome
+    assert outcome.elapsed_s >= 0.2
+    assert place.stopped.read_text() == "Interrupted: its time limit of 0.2 s has passed"
+    assert await result(child, "pid") == pid, "nobody had to be killed"
+
+
+async def test_process_alarm_of_a_job_is_not_its_time_limit(child: Executor) -> None:
+    outcome = await within(child, 600, claim_of("return_after_alarm", seconds=0.01))
+    assert isinstance(outcome, Returned), outcome
+    assert outcome.result is not None
+    # The time limit has its timer back.
+    assert json.loads(outcome.result) > 60
 
 
 async def test_process_job_that_returns_after_its_limit_has_timed_out(

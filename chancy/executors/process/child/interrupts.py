@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from types import FrameType
@@ -31,6 +32,7 @@ class Interrupter:
         self._number = 0
         self._context: JobContext | None = None
         self._limit_s = 0.0
+        self._deadline = 0.0
         self._previous: Any = None
         self._open = False
         self._held = 0
@@ -61,6 +63,7 @@ class Interrupter:
                 self._interrupt(self._requests[call.number], at_limit=False)
         if call.time_s:
             self._limit_s = call.time_s
+            self._deadline = time.monotonic() + call.time_s
             self._previous = signal.signal(signal.SIGALRM, self._alarm)
             signal.setitimer(signal.ITIMER_REAL, call.time_s)
 
@@ -107,6 +110,14 @@ class Interrupter:
         elif not self._number or number > self._number:
             self._requests[number] = why
 
+    def stop_at_limit(self, number: int) -> None:
+        """Stop a job at the request of the worker, if it still runs: its time limit has passed.
+
+        The job may have set the timer of the process for itself.
+        """
+        if number == self._number:
+            self._interrupt_at_limit()
+
     def hold(self) -> None:
         """Defer interruptions until `release`, while a frame is sent or received."""
         if threading.get_ident() == self._main:
@@ -120,6 +131,13 @@ class Interrupter:
                 self._deliver()
 
     def _alarm(self, signum: int, frame: FrameType | None) -> None:
+        left_s = self._deadline - time.monotonic()
+        if left_s > 0:  # an alarm of the job, which has replaced that of the limit
+            signal.setitimer(signal.ITIMER_REAL, left_s)
+        else:
+            self._interrupt_at_limit()
+
+    def _interrupt_at_limit(self) -> None:
         self._interrupt(f"its time limit of {self._limit_s:g} s has passed", at_limit=True)
 
     def _interrupt(self, why: str, *, at_limit: bool) -> None:

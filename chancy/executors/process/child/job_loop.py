@@ -136,7 +136,10 @@ class JobLoop:
         if kind == frames.STORED:
             self._requests.answered(request, body)
         elif kind == frames.STOP:
-            self._stop(number, body.decode(errors="replace"))
+            if request:
+                self._interrupter.stop_at_limit(number)
+            else:
+                self._stop(number, body.decode(errors="replace"))
         elif kind == frames.BODY and self._fetching is not None:
             self._fetching.complete(body)
 
