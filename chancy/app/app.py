@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
@@ -34,7 +34,7 @@ from chancy.broker.values import (
 from chancy.checks import check_instance, check_timeout, resolve_dsn
 from chancy.clock import Clock, SystemClock
 from chancy.containment import describe
-from chancy.errors import BrokerError, ConfigurationError, PushError
+from chancy.errors import BrokerError, BrokerUnavailable, ConfigurationError, PushError
 from chancy.job.definition import NAMED_QUEUES, Job, QueuedJob, R
 from chancy.job.registry import Registry
 from chancy.plugin.hooks import Hooks
@@ -51,6 +51,7 @@ from chancy.plugin.tables import PayloadTable
 from chancy.postgres.broker import PostgresBroker
 from chancy.postgres.drivers.base import Connection
 from chancy.postgres.schema import migrate as tables
+from chancy.postgres.schema.status import check_shard
 from chancy.postgres.within import bind
 from chancy.queue.queue import Queue, check_pause, name_of, queue_of, queues_of
 from chancy.results.reference import Reference, References, checked, reference_to, result_of
@@ -503,6 +504,21 @@ class Chancy(BlockingCalls):
         components = self.hooks.components
         found = await tables.find_revisions(broker.fetch, self.schema, components)
         tables.check(found, self.schema, components)
+
+    async def check_shards(self) -> None:
+        """Raise `SchemaMismatch` if the tables of another Postgres server are at another revision.
+
+        A server that cannot be reached is left out.
+        """
+        if not isinstance(self.broker, RoutedBroker):
+            return
+        for name, broker in self.broker.brokers.others.items():
+            if not isinstance(broker, PostgresBroker):
+                continue
+            with suppress(BrokerUnavailable):
+                await self.broker.brokers.ready(name)
+                found = await tables.find_revisions(broker.fetch, self.schema)
+                check_shard(name, found, self.schema)
 
     @contextmanager
     def replaced(self, by: Substitute) -> Generator[None]:

@@ -18,7 +18,7 @@ from chancy.attempt.settlement import Settlement
 from chancy.broker.notices import Notice, NoticeKind
 from chancy.broker.optional import for_upkeep
 from chancy.checks import check_instances
-from chancy.errors import ConfigurationError
+from chancy.errors import ConfigurationError, StatementFailed
 from chancy.executors.coroutine.stall_watch import LoopWatch
 from chancy.plugin.hooks import PluginHook
 from chancy.plugin.pushing import PrepareStored
@@ -219,8 +219,12 @@ class Worker:
         SIGTERM that the process does not handle stops the worker before it kills the process."""
         try:
             await self._app.check_tables()
-            for queue in self._app.queues:
-                await self._declare(queue)
+            try:
+                for queue in self._app.queues:
+                    await self._declare(queue)
+            except StatementFailed:
+                await self._app.check_shards()
+                raise
             self._signals.defer()
             await self._start()
         except BaseException:

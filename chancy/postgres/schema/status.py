@@ -63,6 +63,24 @@ def check(found: Mapping[str, str], schema: str, components: Sequence[Component]
         raise SchemaMismatch("; ".join(mismatches))
 
 
+def check_shard(name: str, found: Mapping[str, str], schema: str) -> None:
+    """`check` for the core tables of another server than the application's own.
+
+    :param name: the name of its broker.
+    """
+    state = state_of(CORE, found.get(CORE_NAME))
+    if state is SchemaState.CURRENT:
+        return
+    if state is SchemaState.AHEAD:
+        found_at = "newer than this version of chancy: upgrade chancy here"
+    else:
+        found_at = (
+            f"{state}: run `chancy migrate upgrade --dsn DSN`, with the DSN of {name} and the --app "
+            "of this application"
+        )
+    raise SchemaMismatch(f"the tables of the shard {name} in schema {schema!r} are {found_at}")
+
+
 def check_encoding(encoding: str) -> None:
     """Raise `ConfigurationError` unless the database has the encoding UTF8."""
     if encoding != "UTF8":

@@ -18,7 +18,7 @@ from chancy import Chancy, GlobalConcurrency, Job, Queue, State, Worker
 from chancy.app.checkup.rounds import examine
 from chancy.attempt.claim import Claim
 from chancy.broker.values import Cancellation, JobFilter
-from chancy.errors import BrokerUnavailable, ConfigurationError, PushError
+from chancy.errors import BrokerUnavailable, ConfigurationError, PushError, SchemaMismatch
 from chancy.job.unique import Unique
 from chancy.plugin.finding import Severity
 from chancy.plugins.dashboard import DashboardPlugin
@@ -94,6 +94,18 @@ def servers(request: pytest.FixtureRequest, template: str) -> Iterator[dict[str,
 def third(request: pytest.FixtureRequest, template: str) -> Iterator[str]:
     with _database(find_run(request.config), request, template) as dsn:
         yield dsn
+
+
+async def test_a_shard_without_tables_is_named_with_the_command_for_it(
+    dsn: str, servers: Mapping[str, str]
+) -> None:
+    with psycopg.connect(servers["pg2"], autocommit=True) as connection:
+        connection.execute("drop schema chancy cascade")
+    shards = PostgresShards(servers)
+    async with Chancy(dsn, queues=shards.spread(MAIL), plugins=[shards]) as chancy:
+        with pytest.raises(SchemaMismatch, match=r"shard pg2 .* --dsn DSN`, with the DSN of pg2"):
+            async with Worker(chancy) as worker:
+                await worker.wait_for_shutdown()
 
 
 @contextlib.asynccontextmanager
