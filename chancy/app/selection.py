@@ -236,15 +236,16 @@ class SelectedJobs:
         return since, now if older is None else now - older
 
     async def _postgres(self, action: str) -> PostgresBroker:
-        """The Postgres broker, or `ConfigurationError` if another broker may have matching jobs."""
+        """The control broker, or `ConfigurationError` if another broker may have matching jobs."""
         control = self._control
         if not isinstance(control, PostgresBroker):
             raise ConfigurationError(f"{action} needs jobs in Postgres, not in {control!r}")
         for queue in await self._broker.queues():
             if queue.broker != DEFAULT_BROKER and self._wanted.queue in (None, queue.name):
                 raise ConfigurationError(
-                    f"{action} needs jobs in Postgres, and those of the queue {queue.name!r} are "
-                    f"in {queue.broker}: select another queue, or cancel them and push others"
+                    f"{action} needs jobs in the application's own database, and those of the "
+                    f"queue {queue.name!r} are in {queue.broker}: select another queue, or cancel "
+                    "them and push others"
                 )
         return control
 

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from chancy import Chancy, GlobalConcurrency, Job, Queue, State, Worker
+from chancy import Chancy, GlobalConcurrency, Job, JobSelection, Queue, State, Worker
 from chancy.app.checkup.rounds import examine
 from chancy.attempt.claim import Claim
 from chancy.broker.values import Cancellation, JobFilter
@@ -106,6 +106,23 @@ async def test_a_shard_without_tables_is_named_with_the_command_for_it(
         with pytest.raises(SchemaMismatch, match=r"shard pg2 .* --dsn DSN`, with the DSN of pg2"):
             async with Worker(chancy) as worker:
                 await worker.wait_for_shutdown()
+
+
+async def test_jobs_on_shards_are_cancelled_in_bulk_but_not_moved(
+    dsn: str, servers: Mapping[str, str]
+) -> None:
+    async with spread_over(dsn, servers) as chancy:
+        await chancy.push_many([note(key) for key in KEYS])
+        jobs_of_one = chancy.select_jobs(JobSelection(queue="mail/pg1"))
+        refusal = (
+            r"application's own database, and those of the queue 'mail/pg1' are in pg1: select "
+            "another queue, or cancel"
+        )
+        for change in (jobs_of_one.move("mail/pg2"), jobs_of_one.prioritize(1)):
+            with pytest.raises(ConfigurationError, match=refusal):
+                await change
+        cancelled = await jobs_of_one.cancel()
+        assert cancelled.changed == cancelled.matched > 0
 
 
 @contextlib.asynccontextmanager
