@@ -152,9 +152,12 @@ async def _log_status(chancy: Chancy, worker: Worker, options: ServeOptions) -> 
 async def _log_unserved(chancy: Chancy, worker: Worker, options: ServeOptions) -> None:
     """Log the queues of the command or of functions that do not exist, and those of the command
     that this worker does not serve: their jobs would wait unnoticed."""
-    known = {queue.name for queue in await chancy.get_queues()}
+    queues = await chancy.get_queues()
+    known = {queue.name for queue in queues}
     named = set(options.queues or ()) - {"*"}
-    for name in sorted((named | NAMED_QUEUES) - known):
+    # A function may name a queue that is spread over brokers, each with a queue ``NAME/BROKER``.
+    spread = {queue.name.removesuffix(f"/{queue.broker}") for queue in queues}
+    for name in sorted((named | (NAMED_QUEUES - spread)) - known):
         logger.warning("queue_undeclared queue=%s nearest=%s", name, nearest(name, known))
     for name in sorted((named & known) - set(worker.queues)):
         logger.warning("queue_not_served queue=%s reason=tags", name)

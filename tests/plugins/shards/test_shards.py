@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -18,6 +19,7 @@ from chancy import Chancy, GlobalConcurrency, Job, JobSelection, Queue, State, W
 from chancy.app.checkup.rounds import examine
 from chancy.attempt.claim import Claim
 from chancy.broker.values import Cancellation, JobFilter
+from chancy.cli import serving
 from chancy.errors import BrokerUnavailable, ConfigurationError, PushError, SchemaMismatch
 from chancy.job.unique import Unique
 from chancy.plugin.finding import Severity
@@ -106,6 +108,21 @@ async def test_a_shard_without_tables_is_named_with_the_command_for_it(
         with pytest.raises(SchemaMismatch, match=r"shard pg2 .* --dsn DSN`, with the DSN of pg2"):
             async with Worker(chancy) as worker:
                 await worker.wait_for_shutdown()
+
+
+async def test_a_worker_knows_the_names_of_queues_that_are_spread(
+    dsn: str,
+    servers: Mapping[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(serving, "NAMED_QUEUES", {"mail", "male"})
+    options: Any = SimpleNamespace(queues=None)
+    worker: Any = SimpleNamespace(queues=[])
+    async with spread_over(dsn, servers) as chancy:
+        await serving._log_unserved(chancy, worker, options)
+    assert "queue_undeclared queue=male nearest=" in caplog.text
+    assert "queue=mail " not in caplog.text
 
 
 async def test_jobs_on_shards_are_cancelled_in_bulk_but_not_moved(
