@@ -75,8 +75,8 @@ def check_shard(name: str, found: Mapping[str, str], schema: str) -> None:
         found_at = "newer than this version of chancy: upgrade chancy here"
     else:
         found_at = (
-            f"{state}: run `chancy migrate upgrade --dsn DSN`, with the DSN of {name} and the --app "
-            "of this application"
+            f"{state}: run `chancy migrate upgrade --dsn DSN`, with the DSN of {name} and the "
+            "--app of this application"
         )
     raise SchemaMismatch(f"the tables of the shard {name} in schema {schema!r} are {found_at}")
 
