@@ -51,5 +51,5 @@ def notify_handlers(handlers: Sequence[OnException], error: BaseException) -> No
     for handler in handlers:
         try:
             handler(error)
-        except (Exception, SystemExit):  # the latter would end the worker
+        except BaseException:  # SystemExit would end the worker
             logger.exception("service_exception_handler_failed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import contextlib
 import json
 import time
@@ -20,6 +21,7 @@ from chancy.plugins.redis.services import BlockingContext, Context, NoService, S
 from chancy.plugins.redis.services.base import ServiceState, Stopping
 from chancy.plugins.redis.services.instance import Instance
 from chancy.plugins.redis.services.leases import Ending, Leases, Taken
+from chancy.plugins.redis.services.settings import notify_handlers
 from chancy.worker.worker import Worker
 from tests.plugins.redis.services.shop import LEASE_S, Beat, Shop, connect_notes
 from tests.support.waiting import eventually
@@ -144,6 +146,16 @@ class Late(Service):
             await asyncio.sleep(60)
 
 
+def test_a_handler_of_exceptions_that_interrupts_prevents_no_other() -> None:
+    def interrupt(error: BaseException) -> None:
+        raise KeyboardInterrupt
+
+    seen: list[BaseException] = []
+    error = ValueError()
+    notify_handlers([interrupt, seen.append], error)
+    assert seen == [error]
+
+
 async def test_a_stop_that_raises_its_own_timeout_is_logged(alone: Shop) -> None:
     seen: list[BaseException] = []
     worker = alone.declare(grace_s=0.2)
@@ -163,7 +175,7 @@ class Cancelling(Service):
     name = "cancelling"
 
     async def start(self, ctx: Context) -> None:
-        self._exits = ctx.data["exits"]
+        self._raises = ctx.data["raises"]
         self._part = asyncio.create_task(asyncio.sleep(60))
         course.append(self.name)
         try:
@@ -173,15 +185,15 @@ class Cancelling(Service):
 
     async def stop(self) -> None:
         self._part.cancel()
-        if self._exits:
-            raise SystemExit(3)
+        if self._raises:
+            raise getattr(builtins, self._raises)(3)
         await self._part
 
 
 @pytest.mark.row("P22", "P32")
-@pytest.mark.parametrize(("exits", "error"), [(False, "CancelledError"), (True, "SystemExit")])
+@pytest.mark.parametrize("raises", [None, "SystemExit", "KeyboardInterrupt", "BaseException"])
 async def test_a_stop_that_raises_any_error_leaves_no_copy_running(
-    alone: Shop, exits: bool, error: str
+    alone: Shop, raises: str | None
 ) -> None:
     course.clear()
     seen: list[BaseException] = []
@@ -189,12 +201,12 @@ async def test_a_stop_that_raises_any_error_leaves_no_copy_running(
     worker.service(Cancelling)
     worker.on_exception(seen.append)
     async with alone.worker(worker):
-        id = await alone.services.start("cancelling", exits=exits)
+        id = await alone.services.start("cancelling", raises=raises)
         await eventually(lambda: course == ["cancelling"])
         await alone.services.stop(id)
         await eventually(alone.is_state(id, "STOPPED"))
         assert course == ["cancelling", "ended"]
-    assert [type(one).__name__ for one in seen] == [error]
+    assert [type(one).__name__ for one in seen] == [raises or "CancelledError"]
 
 
 class Still(Service):
