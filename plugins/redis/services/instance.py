@@ -90,6 +90,7 @@ class Instance:
         #: The error of the last event that could not be published.
         self._publish_error: Exception | None = None
         self._ended = False
+        self._abandoned = False
         #: The service's ``start``.
         self._ending: asyncio.Future[Result] | None = None
 
@@ -117,6 +118,7 @@ class Instance:
 
     def abandon(self) -> None:
         """Leave ``start`` to itself if it has not ended: the worker ends without it."""
+        self._abandoned = True
         if isinstance(self._ending, asyncio.Task) and not self._ending.done():
             abandon(self._ending)
 
@@ -173,7 +175,8 @@ class Instance:
             await self._end(kind, run, ending)
             return None
         finally:
-            self.abandon()
+            if not ending.done():
+                self.abandon()
 
     def _make(self, kind: type[Service], data: dict[str, Any]) -> ServiceRun:
         taken, stopping, store = self.taken, self._stopping, self._store
@@ -226,6 +229,8 @@ class Instance:
             async with patience:
                 await run.stop()
         except BaseException as error:
+            if self._abandoned:
+                raise GeneratorExit from error  # the loop is gone: nothing can be awaited
             # A `stop` that cancels a task and awaits it raises the CancelledError of that task.
             if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                 raise
