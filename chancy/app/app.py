@@ -34,7 +34,7 @@ from chancy.broker.values import (
 from chancy.checks import check_instance, check_timeout, resolve_dsn
 from chancy.clock import Clock, SystemClock
 from chancy.containment import describe
-from chancy.errors import BrokerError, BrokerUnavailable, ConfigurationError, PushError
+from chancy.errors import BrokerError, ConfigurationError, PushError
 from chancy.job.definition import NAMED_QUEUES, Job, QueuedJob, R
 from chancy.job.registry import Registry
 from chancy.plugin.hooks import Hooks
@@ -508,14 +508,14 @@ class Chancy(BlockingCalls):
     async def check_shards(self) -> None:
         """Raise `SchemaMismatch` if the tables of another Postgres server are at another revision.
 
-        A server that cannot be reached is left out.
+        A server that cannot be reached or asked is left out.
         """
         if not isinstance(self.broker, RoutedBroker):
             return
         for name, broker in self.broker.brokers.others.items():
             if not isinstance(broker, PostgresBroker):
                 continue
-            with suppress(BrokerUnavailable):
+            with suppress(BrokerError):
                 await self.broker.brokers.ready(name)
                 found = await tables.find_revisions(broker.fetch, self.schema)
                 check_shard(name, found, self.schema)

@@ -155,23 +155,25 @@ class ConnectionCalls:
 
     def __init__(self, chancy: Chancy, alias: str, open_: Callable[[], SyncBroker]) -> None:
         self.broker = ConnectionBroker(alias, chancy.schema)
-        self._chancy = chancy
         self._routed = isinstance(chancy.broker, RoutedBroker)
         self._open = open_
         self._lock = ForkLock()
         self._opened: SyncBroker | None = None
-        self._dsn: str | None = None
+        self._name: object = None
         connection_created.connect(self._connected)
 
     @property
     def _background(self) -> SyncBroker:
-        dsn = self._chancy.dsn
-        if self._dsn != dsn:  # a test run has replaced the database
-            self.close()
+        name = connections[self.broker.alias].settings_dict["NAME"]
         with self._lock:
-            if self._opened is None:
-                self._opened, self._dsn = self._open(), dsn
-            return self._opened
+            # A test run replaces the database.
+            stale = self._opened if self._name != name else None
+            if self._opened is None or stale is not None:
+                self._opened, self._name = self._open(), name
+            opened = self._opened
+        if stale is not None:
+            stale.close()
+        return opened
 
     def _connected(self, *, connection: Any, **_: Any) -> None:
         """Close the sessions before Django drops a test database, or copies it.

@@ -79,18 +79,10 @@ class _Transaction:
 
     async def join(self, id: UUID, jobs: Iterable[Job[Any]]) -> int:
         """Push jobs, add them to a batch, and return how many."""
-        queues = set[str]()
-
-        def noted() -> Iterator[Job[Any]]:
-            for job in jobs:
-                queues.add(job.queue)
-                yield job
-
-        ids = [reference.id for reference in await self._push(noted())]
+        ids = [reference.id for reference in await self._push(jobs)]
         joined = 0
         for at in range(0, len(ids), _SLICE):
-            rows = await self.fetch("join", id, ids[at : at + _SLICE], list(queues))
-            joined += rows[0][0]
+            joined += (await self.fetch("join", id, ids[at : at + _SLICE]))[0][0]
         return joined
 
 

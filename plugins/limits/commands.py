@@ -14,6 +14,7 @@ from chancy.plugin.tables import facts
 from chancy.plugins.limits.partitions import Partition, Partitions
 from chancy.queue.queue import DEFAULT_BROKER, Queue, check_declared
 from chancy.queue.rules import Rule
+from chancy.text import shown
 
 #: The most partitions that `list_` shows.
 _MOST = 1_000
@@ -67,7 +68,7 @@ def list_(line: CommandLine, queue: str, limit: int, json_: bool) -> None:
     if any(part.blocked_by for part in found):
         line.line(
             "A failed job blocks its sequence until it is replayed, if its dead letter is still "
-            f"there, or skipped: chancy limits skip {queue} PARTITION"
+            "there, or skipped. For the command, ask `chancy job why` about a job behind it"
         )
 
 
@@ -155,6 +156,7 @@ def resume(line: CommandLine, queue: str, key: str | None, json_: bool) -> None:
     if json_:
         line.script({"resumed": resumed})
     if not resumed:
-        refuse(f"no rate limit of {queue}{f' is paused for {key}' if key else ' is paused'}")
+        wanted = "" if key is None else f" for {shown(key)}"
+        refuse(f"no rate limit of {queue} is paused{wanted}")
     if not json_:
         line.line(f"resumed {', '.join(value or 'the queue' for value in resumed)}")

@@ -216,7 +216,7 @@ class Instance:
             await asyncio.wait([ending], timeout=patience_s)
         log_at = time.monotonic() + self._grace_s
         logged = False
-        while not ending.done():
+        while not ending.done() and not self._abandoned:
             run.interrupt()
             await asyncio.wait([ending], timeout=_AGAIN_S)
             if not logged and not ending.done() and time.monotonic() > log_at:

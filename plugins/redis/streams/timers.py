@@ -191,6 +191,8 @@ class Timers:
         """Run it once; a failure is logged and returns False."""
         try:
             await task.work()
+        except GeneratorExit:
+            raise
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                 raise

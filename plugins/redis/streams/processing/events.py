@@ -70,6 +70,8 @@ class Chain:
                 if is_being_cancelled():
                     raise
                 instead = instead or Escaped("a middleware")
+            except GeneratorExit:
+                raise
             except BaseException as raised:
                 if raised is not error:
                     instead = instead or contained(raised, "a middleware")

@@ -83,6 +83,8 @@ class Invocation:
                 raise
             failure = Escaped("the processor")
             failure.__cause__ = error
+        except GeneratorExit:
+            raise
         except BaseException as error:
             if partition.closing and is_being_cancelled():
                 # An interruption that the function turned into another exception.

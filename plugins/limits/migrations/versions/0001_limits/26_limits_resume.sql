@@ -1,7 +1,7 @@
 -- Ends the pauses of rate limits of a queue that jobs have asked for: those of the value p_value of a
 -- rule, '' for the queue as a whole; null: all. Adds no tokens. Returns the values, and notifies workers.
--- Index: the primary keys. Locks: the row of limits_queues, rows of limits_buckets in the order of their
--- key. Safe to repeat.
+-- Index: the primary keys. Locks: the row of limits_queues, and under it, as claims do, rows of
+-- limits_buckets and limits_partitions. Safe to repeat.
 create function {schema}.limits_resume(p_queue text, p_value text) returns setof text
 language plpgsql
 set search_path = pg_catalog, pg_temp
