@@ -60,7 +60,7 @@ async def test_process_plain_function_can_clean_up_at_its_time_limit(
     assert isinstance(outcome, TimedOut), outcome
     assert outcome.elapsed_s >= 0.1
     assert place.stopped.read_text() == "Interrupted: its time limit of 0.1 s has passed"
-    assert await result(child, "pid") == pid, "nobody had to be killed"
+    assert await result(child, "pid") == pid, "the child was not killed"
 
 
 async def test_process_job_with_an_alarm_of_its_own_keeps_its_time_limit(
@@ -77,7 +77,7 @@ async def test_process_job_with_an_alarm_of_its_own_keeps_its_time_limit(
     assert isinstance(outcome, TimedOut), outcome
     assert outcome.elapsed_s >= 0.2
     assert place.stopped.read_text() == "Interrupted: its time limit of 0.2 s has passed"
-    assert await result(child, "pid") == pid, "nobody had to be killed"
+    assert await result(child, "pid") == pid, "the child was not killed"
 
 
 async def test_process_alarm_of_a_job_is_not_its_time_limit(child: Executor) -> None:
