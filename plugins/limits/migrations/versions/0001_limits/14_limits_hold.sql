@@ -21,10 +21,13 @@ begin
   with held as (
     update {schema}.jobs j
     set state = 3,
-      meta = (case when jsonb_typeof(j.meta) = 'object' then j.meta else '{}' end)
-        || jsonb_build_object('limits',
-          (case when jsonb_typeof(j.meta -> 'limits') = 'object' then j.meta -> 'limits'
-            else '{}' end) || jsonb_build_object('partition', u.key))
+      meta = case
+        when j.meta is null
+          then jsonb_build_object('limits', jsonb_build_object('partition', u.key))
+        else (case when jsonb_typeof(j.meta) = 'object' then j.meta else '{}' end)
+          || jsonb_build_object('limits',
+            (case when jsonb_typeof(j.meta -> 'limits') = 'object' then j.meta -> 'limits'
+              else '{}' end) || jsonb_build_object('partition', u.key)) end
     from unnest(p_tids, p_parts, p_keys, p_blocked, p_ready)
       as u (tid, key, head, blocked, ready_at)
     where j.ctid = u.tid

@@ -15,7 +15,7 @@ begin
       and j.meta #>> '{limits,partition}' is not null and (p_ids is null or j.id = any (p_ids))
     limit p_limit for update skip locked)
   update {schema}.jobs j
-  set state = 0, meta = j.meta #- '{limits,partition}'
+  set state = 0, meta = nullif(j.meta #- '{limits,partition}', '{"limits": {}}')
   where j.ctid = any (array(select held.tid from held));
   get diagnostics v_released = row_count;
   if v_released > 0 then

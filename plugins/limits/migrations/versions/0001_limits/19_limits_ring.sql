@@ -29,12 +29,14 @@ declare
     where r.by_no > 0 and r.kind in ('concurrency', 'sequential')));
   v_names text[]; v_lanes smallint[]; v_turns bigint[]; v_unfinished int[]; v_shares int[];
   v_turns_each int; v_parts text[]; v_part_turns bigint[]; v_takes int[]; v_tenants int[];
-  v_looks int := 0; v_more int := 0; v_fit boolean[]; v_free uuid[];
+  v_part_tids tid[]; v_after_priorities smallint[]; v_after_positions bigint[];
+  v_looks int := 0; v_more int := 0; v_fit boolean[]; v_free uuid[]; v_unlocked tid[];
   v_fair_by int := array_position(s.bys, v_fair ->> 'by');
   -- Whether the jobs of a partition may have different keys.
   v_sequenced boolean := 'sequential' = any (s.kinds) and cardinality(s.bys) > 1;
-  c_parts text[]; c_keys text[]; c_tids tid[]; c_ids uuid[]; c_priorities smallint[]; c_positions bigint[];
-  c_takes boolean[]; c_shares int[]; c_oks boolean[]; c_blocked text[]; c_ready timestamptz[];
+  c_places int[]; c_parts text[]; c_keys text[]; c_tids tid[]; c_ids uuid[]; c_priorities smallint[];
+  c_positions bigint[]; c_bytes bigint[]; c_takes boolean[]; c_shares int[]; c_oks boolean[];
+  c_blocked text[]; c_ready timestamptz[];
 begin
   if v_tenanted then
     s.ring := s.ring || jsonb_build_object('0', {schema}.limits_line_up(s, v_fair_by));
@@ -42,20 +44,26 @@ begin
   select coalesce(array_agg(r.name order by r.priority desc, r.turn), '{}'),
     array_agg(r.priority order by r.priority desc, r.turn),
     array_agg(r.turn order by r.priority desc, r.turn),
-    array_agg(r.unfinished order by r.priority desc, r.turn)
-  into v_names, v_lanes, v_turns, v_unfinished
+    array_agg(r.unfinished order by r.priority desc, r.turn),
+    array_agg(r.tid order by r.priority desc, r.turn),
+    array_agg(r.after_priority order by r.priority desc, r.turn),
+    array_agg(r.after_pos order by r.priority desc, r.turn)
+  into v_names, v_lanes, v_turns, v_unfinished, v_part_tids, v_after_priorities, v_after_positions
   from (
     select h.*
     from (select l.key::smallint as priority, l.value::bigint as turn
           from jsonb_each_text(s.ring) l where l.key::smallint = p_lane) l
     cross join lateral (
       select * from (
-        select p.key as name, p.priority, p.turn, p.unfinished from {schema}.limits_partitions p
+        select p.key as name, p.priority, p.turn, p.unfinished, p.ctid as tid, p.after_priority,
+          p.after_pos
+        from {schema}.limits_partitions p
         where not v_tenanted and p.queue = s.queue and p.priority = l.priority and p.turn >= l.turn
         order by p.turn limit p_most_parts) part
       union all
       select * from (
-        select t.tenant, 0::smallint, t.turn, t.unfinished from {schema}.limits_tenants t
+        select t.tenant, 0::smallint, t.turn, t.unfinished, null::tid, null::smallint, null::bigint
+        from {schema}.limits_tenants t
         where v_tenanted and t.queue = s.queue and t.turn >= l.turn
         order by t.turn limit p_most_parts) tenant) h
     order by h.priority desc, h.turn limit p_most_parts) r;
@@ -87,13 +95,17 @@ begin
     end if;
     select coalesce(array_agg(r.key order by r.no, r.last_turn), '{}'),
       array_agg(r.last_turn order by r.no, r.last_turn), array_agg(r.no order by r.no, r.last_turn),
-      array_agg(ceil(r.share::float8 / r.parts) order by r.no, r.last_turn)
-    into v_parts, v_part_turns, v_tenants, v_takes
+      array_agg(ceil(r.share::float8 / r.parts) order by r.no, r.last_turn),
+      array_agg(r.tid order by r.no, r.last_turn),
+      array_agg(r.after_priority order by r.no, r.last_turn),
+      array_agg(r.after_pos order by r.no, r.last_turn)
+    into v_parts, v_part_turns, v_tenants, v_takes, v_part_tids, v_after_priorities, v_after_positions
     from (
-      select p.key, p.last_turn, u.no, u.share, count(*) over (partition by u.no) as parts
+      select p.*, u.no, u.share, count(*) over (partition by u.no) as parts
       from unnest(v_names, v_shares) with ordinality as u (name, share, no)
       cross join lateral (
-        select p.key, p.last_turn from {schema}.limits_partitions p
+        select p.key, p.last_turn, p.ctid as tid, p.after_priority, p.after_pos
+        from {schema}.limits_partitions p
         where p.queue = s.queue and p.blocked = '0:' || u.name
         order by p.last_turn
         -- The first read takes as few as can have the jobs of the share.
@@ -105,16 +117,16 @@ begin
   if p_locked then
     v_more := 1000 / greatest(cardinality(v_parts), 1);
   end if;
-  select coalesce(array_agg(c.part order by c.no), '{}'),
+  select array_agg(c.place order by c.no), coalesce(array_agg(c.part order by c.no), '{}'),
     case when v_sequenced then array_agg(c.key order by c.no) end,
     array_agg(c.tid order by c.no),
     array_agg(c.id order by c.no), array_agg(c.priority order by c.no),
-    array_agg(c.pos order by c.no),
+    array_agg(c.pos order by c.no), array_agg(c.bytes order by c.no),
     -- Jobs of a lower priority wait for the turn that their partition gets in that lane.
     array_agg(case when v_fair is null then c.priority >= c.lane else c.nth <= c.take end
       order by c.no),
     array_agg(c.take order by c.no)
-  into c_parts, c_keys, c_tids, c_ids, c_priorities, c_positions, c_takes, c_shares
+  into c_places, c_parts, c_keys, c_tids, c_ids, c_priorities, c_positions, c_bytes, c_takes, c_shares
   from (
     -- Several turns at once go round one by one, those with the most jobs left first, since the bytes
     -- of a claim may end them.
@@ -123,34 +135,31 @@ begin
         then (l.nth - l.take) / (2 * coalesce((v_fair -> 'weights' ->> l.part)::int, 1)) end,
       l.place, l.nth) as no
     from (
-    select r.key as part, r.place, r.lane, r.take, j.key, j.tid, j.id, j.priority, j.pos,
+    select r.part, r.place, r.lane, r.take, j.*,
       row_number() over (partition by r.place order by j.priority desc, j.pos) as nth
-    from (
-      select u.key, u.place, u.take, u.lane, p.after_priority, p.after_pos
-      from unnest(v_parts, v_takes, case when v_fair is null then v_lanes end)
-        with ordinality as u (key, take, lane, place)
-      cross join lateral (
-        select * from {schema}.limits_partitions p
-        where p.queue = s.queue and p.key = u.key limit 1) p
-    ) r
+    from unnest(v_parts, v_takes, case when v_fair is null then v_lanes end, v_after_priorities,
+        v_after_positions)
+      with ordinality as r (part, take, lane, after_priority, after_pos, place)
     cross join lateral (
       select * from (
-        select j.ctid as tid, j.id, j.priority, j.pos, case when v_sequenced
+        select j.ctid as tid, j.id, j.priority, j.pos, coalesce(pg_column_size(j.arguments), 0)
+            + coalesce(pg_column_size(j.meta), 0) as bytes, case when v_sequenced
           then {schema}.limits_key(s.bys, j.func, j.arguments, j.meta) end as key
         from {schema}.jobs j
         where j.state = 3 and j.meta ? 'limits' and not j.meta ? 'hold' and j.queue = s.queue
-          and j.meta #>> '{limits,partition}' = r.key
+          and j.meta #>> '{limits,partition}' = r.part
           and j.priority = r.after_priority and j.pos > r.after_pos
           and j.id <> all (s.strays)
           and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
         order by j.priority desc, j.pos limit least(r.take, p_room) + 1 + v_more) same
       union all
       select * from (
-        select j.ctid, j.id, j.priority, j.pos, case when v_sequenced
+        select j.ctid, j.id, j.priority, j.pos, coalesce(pg_column_size(j.arguments), 0)
+            + coalesce(pg_column_size(j.meta), 0), case when v_sequenced
           then {schema}.limits_key(s.bys, j.func, j.arguments, j.meta) end
         from {schema}.jobs j
         where j.state = 3 and j.meta ? 'limits' and not j.meta ? 'hold' and j.queue = s.queue
-          and j.meta #>> '{limits,partition}' = r.key and j.priority < r.after_priority
+          and j.meta #>> '{limits,partition}' = r.part and j.priority < r.after_priority
           and j.id <> all (s.strays)
           and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
         order by j.priority desc, j.pos limit least(r.take, p_room) + 1 + v_more) lower
@@ -197,22 +206,19 @@ begin
       order by c.no);
   end if;
   -- Jobs that another transaction has locked, for example a cancellation, stay held.
-  with chosen as materialized (
-    select f.tid, f.key, f.no from unnest(c_tids, c_keys, c_oks)
-      with ordinality as f (tid, key, ok, no)
-    where f.ok order by f.no limit p_room)
+  v_unlocked := array(
+    select j.ctid from {schema}.jobs j
+    where j.state = 3 and j.ctid = any (array(
+      select f.tid from unnest(c_tids, c_oks) with ordinality as f (tid, ok, no)
+      where f.ok order by f.no limit p_room))
+    for update skip locked);
   select coalesce(array_agg(l.tid order by l.no), '{}'), coalesce(array_agg(l.id order by l.no), '{}'),
     coalesce(array_agg(l.key order by l.no), '{}'), coalesce(sum(l.bytes), 0)
   into tids, ids, keys, bytes
   from (
-    select f.*, sum(f.bytes) over (order by f.no) - f.bytes as bytes_before
-    from (
-      select j.ctid as tid, j.id, c.key, c.no,
-        coalesce(pg_column_size(j.arguments), 0) + coalesce(pg_column_size(j.meta), 0) as bytes
-      from {schema}.jobs j
-      join chosen c on c.tid = j.ctid
-      where j.state = 3 and j.ctid = any (array(select chosen.tid from chosen))
-      for update of j skip locked) f) l
+    select c.*, sum(c.bytes) over (order by c.no) - c.bytes as bytes_before
+    from unnest(c_tids, c_ids, c_keys, c_bytes) with ordinality as c (tid, id, key, bytes, no)
+    join unnest(v_unlocked) as u (tid) on u.tid = c.tid) l
   where l.bytes_before < p_bytes;
   locked := bytes < p_bytes and cardinality(ids) < least(
     p_room, cardinality(array_positions(c_oks, true)));
@@ -225,27 +231,24 @@ begin
   -- or with fair shares get a new one once theirs is finished, or line up again behind their tenant.
   with job as materialized (
     select c.*, t.id is not null as taken
-    from unnest(c_parts, c_keys, c_ids, c_priorities, c_positions, c_blocked, c_ready, c_shares, c_takes)
-      with ordinality as c (key, head, id, priority, pos, blocked, ready_at, share, takes, no)
+    from unnest(c_places, c_keys, c_ids, c_priorities, c_positions, c_blocked, c_ready, c_shares,
+        c_takes)
+      with ordinality as c (place, head, id, priority, pos, blocked, ready_at, share, takes, no)
     left join unnest(ids) as t (id) on t.id = c.id
-  ), rest as (
-    select distinct on (j.key) j.key, nullif(j.head, j.key) as head, j.priority, j.pos, j.blocked,
-      j.ready_at
-    from job j where not j.taken order by j.key, j.no
   ), part as materialized (
     -- The next job of a sequence may be of another tenant, behind which its partition lines up later.
-    select u.key, r.head, r.priority, r.pos, r.ready_at, f.unfinished, f.started, f.stuck, u.place,
+    select u.key, u.tid, nullif(r.head, u.key) as head, r.priority, r.pos, r.ready_at, f.unfinished,
+      f.started, f.stuck, u.place,
       case when v_tenanted and r.blocked is null and r.ready_at is null and v_names[v_tenants[u.place]]
-          = {schema}.limits_group(coalesce(r.head, r.key), v_fair_by, cardinality(s.bys))
-        then '0:' || v_names[v_tenants[u.place]] else r.blocked end as blocked,
-      (select p.ctid from {schema}.limits_partitions p
-       where p.queue = s.queue and p.key = u.key) as tid
-    from unnest(v_parts) with ordinality as u (key, place)
-    left join rest r on r.key = u.key
+          = {schema}.limits_group(r.head, v_fair_by, cardinality(s.bys))
+        then '0:' || v_names[v_tenants[u.place]] else r.blocked end as blocked
+    from unnest(v_parts, v_part_tids) with ordinality as u (key, tid, place)
     left join (
-      select j.key, max(j.share) - count(*) filter (where j.taken) as unfinished,
+      select j.place, min(j.no) filter (where not j.taken) as next,
+        max(j.share) - count(*) filter (where j.taken) as unfinished,
         bool_or(j.taken) as started, p_locked and not bool_or(j.takes) as stuck
-      from job j group by j.key) f on f.key = u.key
+      from job j group by j.place) f on f.place = u.place
+    left join job r on r.no = f.next
   ), stays as materialized (
     -- New turns in the order of the old ones.
     select o.*, case

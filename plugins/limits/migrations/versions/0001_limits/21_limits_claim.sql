@@ -176,7 +176,7 @@ begin
         unique_key = case when j.unique_until_claim then null else j.unique_key end,
         -- A job that is set aside from here on is not held by the rules.
         meta = case when j.meta #> '{limits,partition}' is not null
-          then j.meta #- '{limits,partition}' else j.meta end
+          then nullif(j.meta #- '{limits,partition}', '{"limits": {}}') else j.meta end
       where j.ctid = any (v_part.tids)
       returning j.id, j.priority, j.pos, j.func, j.arguments,
         j.attempt, j.max_attempts, j.crashes, j.meta::text, j.limits::text,
