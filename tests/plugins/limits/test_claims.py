@@ -7,6 +7,7 @@ import time
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from hashlib import md5
 from importlib.resources import files
 from random import Random, randbytes
 from typing import Any
@@ -536,6 +537,27 @@ def test_running_jobs_hold_slots_once_a_rule_counts_them(claims: Claims) -> None
     claims.declare(FairShare("tenant"))
     assert len(claims.claim()) == 5
     assert claims.ask(slots) == [(0,)]
+
+
+def test_a_held_job_starts_with_the_meta_of_its_push(claims: Claims) -> None:
+    claims.declare(FairShare("tenant"))
+    claims.push(*({"tenant": n % 2} for n in range(6)))
+    metas = "select distinct state, meta is null from chancy.jobs order by state"
+    assert len(claims.claim(2)) == 2
+    assert claims.ask(metas) == [(1, True), (3, False)]
+    assert len(claims.claim()) == 4
+    assert claims.ask(metas) == [(1, True)]
+
+
+def test_long_values_are_partitions_by_their_hash(claims: Claims) -> None:
+    long = "x" * 200
+    claims.declare(GlobalConcurrency(1, by="tenant"))
+    values = (long, long, f"{long}a", f"{long}a", f"{long}b")
+    claims.push(*({"tenant": value, "n": n} for n, value in enumerate(values)))
+    assert claims.numbers() == [0, 2, 4]
+    hashed = f"md5:{md5(f'{long}a'.encode()).hexdigest()}"
+    keys = "select key from chancy.limits_partitions order by key"
+    assert claims.ask(keys) == [(hashed,), (long,)]
 
 
 @pytest.mark.parametrize("weights", [{}, {"1": 3}])

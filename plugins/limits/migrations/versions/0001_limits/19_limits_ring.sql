@@ -5,8 +5,9 @@
 -- behind them, and whether some were locked elsewhere; with p_locked it leaves those out, so that others
 -- get their room, and a partition without others gets a new turn. The caller has locked the queue.
 -- The joins of the lists are hash joins, whatever the caller has set: nested loops over 1,000 jobs
--- took 50 ms. Index: limits_partitions_ring and jobs_limits_held from the known positions, the primary keys.
--- Locks: rows of jobs, skipping locked ones. Safe to repeat.
+-- took 50 ms. Partitions are written by the ctid of the first read: nothing else writes them meanwhile.
+-- Index: limits_partitions_ring, or limits_tenants_ring and limits_partitions_blocked; jobs_limits_held
+-- from the known positions. Locks: rows of jobs, skipping locked ones. Safe to repeat.
 create function {schema}.limits_ring(
   s {schema}.limits_queues, p_keys text[], p_running boolean[], p_now timestamptz, p_room int,
   p_most_parts int, p_read int, p_locked boolean, p_lane smallint, p_bytes bigint,
@@ -34,8 +35,8 @@ declare
   v_fair_by int := array_position(s.bys, v_fair ->> 'by');
   -- Whether the jobs of a partition may have different keys.
   v_sequenced boolean := 'sequential' = any (s.kinds) and cardinality(s.bys) > 1;
-  c_places int[]; c_parts text[]; c_keys text[]; c_tids tid[]; c_ids uuid[]; c_priorities smallint[];
-  c_positions bigint[]; c_bytes bigint[]; c_takes boolean[]; c_shares int[]; c_oks boolean[];
+  c_places int[]; c_keys text[]; c_tids tid[]; c_ids uuid[]; c_priorities smallint[];
+  c_positions bigint[]; c_bytes int[]; c_takes boolean[]; c_shares int[]; c_oks boolean[];
   c_blocked text[]; c_ready timestamptz[];
 begin
   if v_tenanted then
@@ -117,8 +118,8 @@ begin
   if p_locked then
     v_more := 1000 / greatest(cardinality(v_parts), 1);
   end if;
-  select array_agg(c.place order by c.no), coalesce(array_agg(c.part order by c.no), '{}'),
-    case when v_sequenced then array_agg(c.key order by c.no) end,
+  select array_agg(c.place order by c.no),
+    coalesce(array_agg(coalesce(c.key, c.part) order by c.no), '{}'),
     array_agg(c.tid order by c.no),
     array_agg(c.id order by c.no), array_agg(c.priority order by c.no),
     array_agg(c.pos order by c.no), array_agg(c.bytes order by c.no),
@@ -126,7 +127,7 @@ begin
     array_agg(case when v_fair is null then c.priority >= c.lane else c.nth <= c.take end
       order by c.no),
     array_agg(c.take order by c.no)
-  into c_places, c_parts, c_keys, c_tids, c_ids, c_priorities, c_positions, c_bytes, c_takes, c_shares
+  into c_places, c_keys, c_tids, c_ids, c_priorities, c_positions, c_bytes, c_takes, c_shares
   from (
     -- Several turns at once go round one by one, those with the most jobs left first, since the bytes
     -- of a claim may end them.
@@ -164,7 +165,6 @@ begin
           and not {schema}.expired(j.expires_at, j.attempt, j.crashes)
         order by j.priority desc, j.pos limit least(r.take, p_room) + 1 + v_more) lower
       limit least(r.take, p_room) + 1 + v_more) j) l) c;
-  c_keys := coalesce(c_keys, c_parts);
   if p_locked then
     v_free := array(
       select j.id from {schema}.jobs j where j.state = 3 and j.ctid = any (c_tids)
@@ -172,13 +172,13 @@ begin
     c_takes := array(
       select f.free and case
         when v_fair is null then f.take
-        else count(*) filter (where f.free) over (partition by f.part order by f.no) <= f.share end
+        else count(*) filter (where f.free) over (partition by f.place order by f.no) <= f.share end
         -- No job overtakes another one of its sequence.
-        and ('sequential' <> all (s.kinds) or bool_and(f.free) over (partition by f.part order by f.no))
+        and ('sequential' <> all (s.kinds) or bool_and(f.free) over (partition by f.place order by f.no))
       from (
         select u.*, u.id in (select unnest(v_free)) as free
-        from unnest(c_parts, c_ids, c_takes, c_shares)
-          with ordinality as u (part, id, take, share, no)) f
+        from unnest(c_places, c_ids, c_takes, c_shares)
+          with ordinality as u (place, id, take, share, no)) f
       order by f.no);
   end if;
   if v_tenanted then
@@ -187,9 +187,9 @@ begin
       select c.take and count(*) filter (where c.take)
         over (partition by c.tenant order by c.nth, c.no) <= greatest(v_looks, v_shares[c.tenant])
       from (
-        select c.no, c.take, o.tenant, row_number() over (partition by c.part order by c.no) as nth
-        from unnest(c_parts, c_takes) with ordinality as c (part, take, no)
-        join unnest(v_parts, v_tenants) as o (part, tenant) on o.part = c.part) c
+        select c.no, c.take, v_tenants[c.place] as tenant,
+          row_number() over (partition by c.place order by c.no) as nth
+        from unnest(c_places, c_takes) with ordinality as c (place, take, no)) c
       order by c.no);
   end if;
   select * into c_oks, c_blocked, c_ready
@@ -199,10 +199,9 @@ begin
   v_fit := c_oks;
   if v_tenanted then
     c_oks := array(
-      select c.ok and count(*) filter (where c.ok) over (partition by o.tenant order by c.no)
-        <= v_shares[o.tenant]
-      from unnest(c_parts, c_oks) with ordinality as c (part, ok, no)
-      join unnest(v_parts, v_tenants) as o (part, tenant) on o.part = c.part
+      select c.ok and count(*) filter (where c.ok)
+        over (partition by v_tenants[c.place] order by c.no) <= v_shares[v_tenants[c.place]]
+      from unnest(c_places, c_oks) with ordinality as c (place, ok, no)
       order by c.no);
   end if;
   -- Jobs that another transaction has locked, for example a cancellation, stay held.
@@ -296,8 +295,8 @@ begin
       s.queue, v_names, v_turns, v_shares, array(
         select case when p_locked and not bool_or(c.takes) then -1 else count(t.id) end
         from generate_series(1, cardinality(v_names)) as n (no)
-        left join unnest(v_parts, v_tenants) as o (part, tenant) on o.tenant = n.no
-        left join unnest(c_parts, c_ids, c_takes) as c (part, id, takes) on c.part = o.part
+        left join unnest(c_places, c_ids, c_takes) as c (place, id, takes)
+          on v_tenants[c.place] = n.no
         left join unnest(ids) as t (id) on t.id = c.id
         group by n.no order by n.no)::int[]));
   end if;
