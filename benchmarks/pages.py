@@ -332,8 +332,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         added = [one for one in summaries(taken) if one.case not in known]
         heads.append({**head, "cases": list(dict.fromkeys(one.case for one in added))})
         found += added
-    head = {**heads[0], "others": heads[1:]}
     for page in _pages({one.case for one in found}):
+        # That of the run that measured the queues with rules, if the page has no other figures.
+        head = {**heads[0], "others": heads[1:]}
+        if page == LIMITS:
+            head = next(one for one in heads if "limits" in one["cases"])
         path = ROOT / page
         text = written(path.read_text(encoding="utf-8"), figures(head, found, page=page))
         path.write_text(text, encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -104,16 +105,22 @@ def test_of_several_runs_the_first_with_a_case_counts(
 ) -> None:
     _make_pages(tmp_path, monkeypatch)
     run, long = tmp_path / "run.json", tmp_path / "long.json"
-    without = [one for one in taken() if one.case not in ("beside", "sustained")]
+    without = [one for one in taken() if one.case not in ("beside", "sustained", "limits")]
     run.write_text(json.dumps(as_json(HEAD, without)))
     later = {**HEAD, "commit": "ba9876543210", "rounds": 1}
     long.write_text(json.dumps(as_json(later, taken(rounds=1))))
     assert pages.main([str(run), str(long)]) == 0
     text = (tmp_path / pages.PERFORMANCE).read_text()
     assert "Commit 0123456789ab, 2026-01-02." in text
-    assert "The figures of `beside`, `sustained` are of one round,\ncommit ba9876543210" in text
+    (others,) = (line for line in text.splitlines() if line.startswith("The figures of"))
+    assert set(re.findall("`(.+?)`", others)) == {"beside", "sustained", "limits"}
+    assert others.endswith("are of one round,")
     assert "| drain of 20,000 async no-op jobs, one worker, history kept | 44,100 jobs/s" in text
     assert "| drop of a day of them, ms | ≤ 100 | 120 | **not met** |" in text
+    text = (tmp_path / pages.LIMITS).read_text()
+    assert "One round on 2 cores" in text
+    assert "Commit ba9876543210" in text
+    assert "The figures of" not in text
 
 
 def test_a_run_of_limits_alone_writes_the_page_of_limits(
