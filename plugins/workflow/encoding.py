@@ -188,7 +188,7 @@ class StepEncoding:
         columns.arguments.append(arguments)
         # Few steps set these; see `Columns.fill`.
         if sources:
-            _put(columns.froms, at, _encoded(sources))
+            _put(columns.froms, at, _encoded(name, sources))
         if undoes is not None:
             _put(columns.undoes, at, undoes)
         if on_failure:
@@ -274,8 +274,9 @@ def _array(names: Sequence[str]) -> str:
     return '{"' + '","'.join(names) + '"}' if names else "{}"
 
 
-def _encoded(sources: Mapping[str, Source]) -> str:
-    """Placeholders as JSON, which the server replaces by results; see ``workflows_value``."""
+def _encoded(name: str, sources: Mapping[str, Source]) -> str:
+    """The placeholders of a step as JSON, which the server replaces by results; see
+    ``workflows_value``."""
     found: dict[str, dict[str, object]] = {}
     for parameter, source in sources.items():
         path = [str(part) for part in source.path]
@@ -283,7 +284,7 @@ def _encoded(sources: Mapping[str, Source]) -> str:
             case One(step=step):
                 found[parameter] = {"step": step, "path": path}
             case Many(prefix=str(prefix)):
-                found[parameter] = {"prefix": prefix, "path": path}
+                found[parameter] = {"prefix": prefix, "except": name, "path": path}
             case Many(steps=steps):
                 found[parameter] = {"steps": list(steps), "path": path}
     return json.dumps(found)

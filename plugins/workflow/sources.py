@@ -86,9 +86,9 @@ def Each(  # noqa: N802  used as a value
 
     :param steps: their names, in the order of the list; default: all steps before this one, in the
         order of ``after``. The step waits for them.
-    :param prefix: instead of names: all steps whose names begin with it, in the order in which they
-        were added, including steps added while the workflow runs. The step waits for those in the
-        description.
+    :param prefix: instead of names: all other steps whose names begin with it, in the order in
+        which they were added, including steps added while the workflow runs. The step waits for
+        those in the description.
     :param path: keys and indexes into each result.
     :param dynamic: no step in the description needs to match the prefix, because steps are added
         while the workflow runs, with this step in ``before``.

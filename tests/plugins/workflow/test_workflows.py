@@ -118,6 +118,13 @@ async def test_results_by_prefix_and_path(flows_dsn: str) -> None:
         assert await (await chancy.push(flow)).result(10) == ["y", "y"]
 
 
+async def test_a_prefix_leaves_out_the_step_itself(flows_dsn: str) -> None:
+    flow = Workflow("p").add(steps.anything.job(Each(prefix="page ")), "page all")
+    flow.add(steps.number.job(2), "page 2").add(steps.number.job(1), "page 1")
+    async with working(flows_dsn, Workflows()) as chancy:
+        assert await (await chancy.push(flow)).result(10) == [2, 1]
+
+
 async def test_missing_parts_of_a_result_are_left_out_of_the_call(flows_dsn: str) -> None:
     flows = Workflows()
     flow = Workflow("p").add(steps.anything.job({"a": None}), "source")

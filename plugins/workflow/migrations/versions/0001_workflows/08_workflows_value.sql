@@ -1,5 +1,6 @@
 -- Returns the value of an argument from the results of other steps, as JSON; null if there is none.
--- p_from: {"step": name} or {"steps": [names]} or {"prefix": of names}, and the "path" into each.
+-- p_from: {"step": name} or {"steps": [names]} or {"prefix": of names, "except": the step itself}, and
+-- the "path" into each.
 -- A step without a result counts as null. Lists of over 64 MiB are not built: the argument is
 -- missing then, and the job reports it. The values are measured one by one as they are unpacked,
 -- and no further than that: repetitive values are stored in a hundredth of their size, and the
@@ -14,6 +15,7 @@ declare
   v_path text[] := array(select jsonb_array_elements_text(p_from -> 'path'));
   v_name text := p_from ->> 'step';
   v_prefix text := p_from ->> 'prefix';
+  v_except text := p_from ->> 'except';
   v_value jsonb;
   v_values jsonb[] := '{}';
   v_size bigint := 0;
@@ -42,6 +44,7 @@ begin
         and s.name >= v_prefix collate "C"
         and s.name < (v_prefix || chr(1114111)) collate "C"
         and s.undoes is null
+        and s.name is distinct from v_except
       order by place
       offset 0) as r
   loop
