@@ -100,17 +100,17 @@ async def diagnose(broker: Broker, id: UUID, explain: Explain = _nothing) -> Seq
             return list(_running(found, place, workers))
         case State.SCHEDULED:
             return [*_scheduled(found, place, workers), *_past(found)]
+        case State.HELD if HOLD in found.meta:
+            key = found.meta[HOLD]
+            text = f"the job is on hold until it is released, by id or by key {key!r}"
+            return [*_held([text, *await explain(found)]), *_past(found)]
         case State.HELD:
+            queues = {queue.name: queue for queue in await broker.queues()}
             texts = await explain(found)
-            if HOLD in found.meta:
-                key = found.meta[HOLD]
-                texts = [
-                    f"the job is on hold until it is released, by id or by key {key!r}",
-                    *texts,
-                ]
-            elif not texts and SET_ASIDE not in found.meta:
+            if not texts and SET_ASIDE not in found.meta:
                 texts = ["a plugin holds the job until a slot is free"]
-            return [*(Reason(Why.HELD, text) for text in texts), *_past(found)]
+            unserved = _unserved(found.queue, queues, workers)
+            return [*unserved, *_held(texts), *_past(found)]
         case _:
             queues = {queue.name: queue for queue in await broker.queues()}
             return list(_pending(found, place, queues, workers, await explain(found)))
@@ -191,7 +191,7 @@ def _pending(
     held: Sequence[str],
 ) -> Iterator[Reason]:
     found = list(_unserved(job.queue, queues, workers))
-    found.extend(Reason(Why.HELD, text) for text in held)
+    found.extend(_held(held))
     yield from found
     serving = [worker for worker in workers if job.queue in worker.queues]
     if place.ahead:
@@ -217,6 +217,10 @@ def _pending(
                 "which is served: look for claiming_postponed in the logs of the workers, and for "
                 "a session that locks the job's row (pg_locks)",
             )
+
+
+def _held(texts: Sequence[str]) -> Iterator[Reason]:
+    return (Reason(Why.HELD, text) for text in texts)
 
 
 def _busy(place: QueuePosition, queue: Queue | None, serving: Sequence[WorkerRecord]) -> str:

@@ -31,6 +31,8 @@ _RUNNING = 50_000
 _SHARD_S = 2.0
 #: The most lines about what needs attention.
 _LINES = 20
+#: The reason of a queue with held jobs.
+_HELD = "its rules hold jobs back, no worker knows their functions, or they are on hold"
 #: Jobs that one worker runs at a time by executor, unless the queue says otherwise.
 _SLOTS = {"thread": 16, "async": 256}
 
@@ -263,7 +265,7 @@ def _reasons(status: QueueStatus, workers: int) -> Iterator[str]:
     if status.slots and status.running >= status.slots and status.pending:
         yield f"all of its {status.slots:,} slots are taken"
     if status.held:
-        yield "its rules hold jobs back, no worker knows their functions, or they are on hold"
+        yield _HELD
 
 
 def _missing(broker: str) -> Attention:
@@ -276,7 +278,7 @@ def _missing(broker: str) -> Attention:
 def _attention(
     queues: Sequence[QueueStatus], workers: Sequence[WorkerRecord], letters: int | None
 ) -> Iterator[Attention]:
-    waiting = any(one.pending for one in queues)
+    waiting = any(one.pending or one.held for one in queues)
     if not workers:
         yield Attention(
             level="bad" if waiting else "warn",
@@ -293,20 +295,24 @@ def _attention(
             text = f"The worker {worker.host} (process {worker.pid}) does not know {names}."
             yield Attention(level="warn", text=text, path="workers", query={})
     for one in queues:
-        if not one.pending or (not workers and one.queue and not one.queue.paused):
+        jobs, state = (one.pending, "pending") if one.pending else (one.held, "held")
+        if not jobs or (not workers and one.queue and not one.queue.paused):
             continue
-        stopped = [text for text in one.reasons if "slots" not in text]
+        # Held jobs alone may just wait for their turn.
+        stopped = [
+            text for text in one.reasons if "slots" not in text and (one.pending or text != _HELD)
+        ]
         late = one.oldest_s is not None and one.oldest_s > _LATE_S
         if stopped or late:
-            count = f"{min(one.pending, MOST):,}{'+' * (one.pending > MOST)}"
-            jobs = "job waits" if one.pending == 1 else "jobs wait"
+            count = f"{min(jobs, MOST):,}{'+' * (jobs > MOST)}"
+            wait = "job waits" if jobs == 1 else "jobs wait"
             why = "; ".join(one.reasons) or f"the oldest for {one.oldest_s or 0:.0f} s"
             paused = one.queue is not None and one.queue.paused
             yield Attention(
                 level="warn" if paused or not stopped else "bad",
-                text=f"{one.name}: {count} {jobs}: {why}.",
+                text=f"{one.name}: {count} {wait}: {why}.",
                 path="jobs",
-                query={"q": f"state:pending queue:{one.name}"},
+                query={"q": f"state:{state} queue:{one.name}"},
             )
     if letters:
         count = f"{min(letters, MOST):,}{'+' * (letters > MOST)}"

@@ -32,9 +32,10 @@ async def test_a_plugin_explains_why_it_holds_a_job(dsn: str) -> None:
             await chancy.push(each, validate=False) for each in (job.with_meta(user=7), job)
         ]
         ask(dsn, "update chancy.jobs set state = %s", [State.HELD.value])
-        [reason] = await chancy.why(one.id)
+        [unserved, reason] = await chancy.why(one.id)
+        assert unserved.why is Why.NO_WORKERS
         assert reason == (Why.HELD, "user 7 has 2 running jobs, the most of the queue True")
-        [reason] = await chancy.why(other.id)
+        [_, reason] = await chancy.why(other.id)
         assert reason.why is Why.HELD
         assert "a plugin holds the job" in reason.text
 

@@ -37,6 +37,7 @@ from chancy import (
 )
 from chancy.asgi import chancy_lifespan
 from chancy.broker import SqlStore
+from chancy.broker.values import WorkerRecord
 from chancy.cli.doctor import doctor
 from chancy.plugin import Application, Panel, Plugin
 from chancy.plugin.finding import Finding
@@ -256,6 +257,31 @@ async def test_a_full_queue_hides_no_count_of_another(
     assert counts["mail"] == (3, 0)
     assert counts["billing"] == (0, 6)
     assert counts["video"] == (0, 4)
+
+
+async def test_held_jobs_need_attention_if_their_queue_is_paused_or_not_served(
+    shop: Chancy,
+) -> None:
+    await shop.broker.register(
+        WorkerRecord(
+            id=UUID(int=7), host="here", pid=7, tags=frozenset({"*"}), queues=("mail", "crawl"),
+            version="1",
+        )
+    )  # fmt: skip
+    await shop.pause_queue("mail")
+    await _sql(
+        shop,
+        "insert into chancy.jobs (id, pos, state, queue, func, meta)"
+        " select gen_random_uuid(), nextval('chancy.positions'), 3, queue, 'shop.x',"
+        """ '{"limits": {"partition": "p"}}'"""
+        " from unnest(array['mail', 'crawl', 'video']) as queue",
+    )
+    Dashboard(shop)
+    found = await snapshot_of(site_of(shop))
+    assert [(one.level, one.query["q"]) for one in found.attention if one.query] == [
+        ("bad", "state:held queue:video"),
+        ("warn", "state:held queue:mail"),
+    ]
 
 
 async def test_the_checkup_has_the_limits_of_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:

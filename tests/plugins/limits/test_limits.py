@@ -115,11 +115,11 @@ async def run(dsn: str, rules: Sequence[Rule], pushed: Sequence[Job[object]]) ->
 
 
 async def explained(chancy: Chancy, id: UUID, *parts: str) -> str:
-    """The first reason why a job waits, once it has these parts: blocked partitions try again from
-    time to time."""
+    """What holds a job, once it has these parts: blocked partitions try again from time to time."""
 
     async def text() -> str:
-        found = (await chancy.why(id))[0].text
+        held = [reason.text for reason in await chancy.why(id) if reason.why is Why.HELD]
+        found = held[0] if held else ""
         assert all(part in found for part in parts), found
         return found
 

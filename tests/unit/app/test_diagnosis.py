@@ -155,13 +155,18 @@ async def test_a_plugin_reports_what_holds_it(bench: Bench) -> None:
         async def position(self, id: uuid.UUID) -> QueuePosition:
             return QueuePosition(0, 0, 0.0, 0.0, 0.0)
 
+    broker = Holding()
+    await broker.declare(Queue(name="default", executor="async"))
+    await broker.register(worker("default"))
     for broker_says, found in (
-        (await diagnose(Holding(), job.id, explain), "per-user has 2 slots; shop.jobs.work waits"),
-        (await diagnose(Holding(), job.id), "a plugin holds the job until a slot is free"),
+        (await diagnose(broker, job.id, explain), "per-user has 2 slots; shop.jobs.work waits"),
+        (await diagnose(broker, job.id), "a plugin holds the job until a slot is free"),
     ):
         [reason] = broker_says
         assert reason.why is Why.HELD
         assert found in reason.text
+    await broker.pause("default")
+    assert [reason.why for reason in await diagnose(broker, job.id)] == [Why.PAUSED, Why.HELD]
 
 
 async def test_nothing_keeps_it(bench: Bench, clock: ManualClock) -> None:
