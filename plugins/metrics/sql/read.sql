@@ -1,9 +1,10 @@
 -- The metrics of the last $1 seconds (null: since the hour began) in steps of $2 seconds, of queue $3 and function $4 (null: all),
 -- by queue and function where $5 and $6 are true, else with the name ''. Oldest first; a step without
--- jobs has no row. Steps of whole hours ($7) are read from the rows of hours, and of the minutes and
--- reports that these do not hold yet; others from minutes, and for the time over $8 seconds ago, whose
--- minutes are gone, from hours. The places of the histograms are added up one by one: with an aggregate
--- over lists it took three times as long. Index: metrics_at. No locks. Safe to repeat.
+-- jobs has no row. Steps of whole hours ($7) are read from the rows of hours, from the minutes of the
+-- first hour if a part of it is wanted, and from the minutes and reports that no hour holds yet;
+-- others from minutes, and for the time over $8 seconds ago, whose minutes are gone, from hours. The
+-- places of the histograms are added up one by one: with an aggregate over lists it took three times as
+-- long. Index: metrics_at. No locks. Safe to repeat.
 select
   extract(epoch from date_bin($2::float8 * interval '1 second', m.at, 'epoch'))::float8 as at,
   case when $5::boolean then m.queue else '' end as queue,
@@ -52,7 +53,9 @@ cross join (
 where (
     (m.step in (-1, 0, 60) and m.at >= t.first)
     or (m.step = 3600 and m.at >= t.first and ($7::boolean or m.at < t.minutes))
-    or (m.step = -60 and m.at >= greatest(t.first, t.minutes) and not $7::boolean))
+    or (m.step = -60 and m.at >= greatest(t.first, t.minutes) and m.at < case when $7::boolean
+      then date_trunc('hour', t.first - interval '1 microsecond', 'UTC') + interval '1 hour'
+      else 'infinity' end))
   and ($3::text is null or m.queue = $3::text)
   and ($4::text is null or m.func = $4::text)
 group by 1, 2, 3

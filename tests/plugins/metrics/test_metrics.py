@@ -224,6 +224,24 @@ async def test_old_metrics_are_rolled_up_and_removed(dsn: str) -> None:
                 assert sum(point.totals.runs[9] for point in points) == (0 if rows == {} else 12)
 
 
+async def test_hours_begin_with_the_part_of_the_first_one_that_is_in_the_span(dsn: str) -> None:
+    metrics = Metrics()
+    ((hour,),) = ask(dsn, "select date_trunc('hour', now(), 'UTC') - interval '2 hours'")
+    async with application(dsn, metrics) as chancy:
+        table = MetricsTable(chancy.broker)
+        for minute in (10, 50):
+            await table.report({("counted", "a.b"): Totals(succeeded=minute)})
+            at = hour + timedelta(minutes=minute)
+            ask(dsn, "update chancy.metrics set at = %s where step = 0 returning 1", [at])
+            await table.roll_up(90)
+        ((span,),) = ask(dsn, "select now() - %s", [hour + HOUR / 2])
+        assert ask(dsn, "select distinct step from chancy.metrics order by 1") == [(-60,), (3_600,)]
+        found = await metrics.read(chancy, span, HOUR)
+        assert [point.totals.succeeded for point in found] == [50]
+        found = await metrics.read(chancy, span + HOUR, HOUR)
+        assert [point.totals.succeeded for point in found] == [60]
+
+
 def test_a_share_lies_below_its_quantile() -> None:
     assert quantile([0] * PLACES, 0.5) is None
     counts = [0] * PLACES
