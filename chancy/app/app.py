@@ -22,7 +22,7 @@ from chancy.app.selection import JobSelection, SelectedJobs
 from chancy.app.sync import BlockingCalls, SyncBroker, T
 from chancy.app.wiring import Substitute, Wiring
 from chancy.broker.contract import Broker
-from chancy.broker.optional import Releasing, SqlStore, StoppingWorkers
+from chancy.broker.optional import Releasing, SqlStore, StoppingWorkers, now_of
 from chancy.broker.values import (
     CHUNK,
     Cancellation,
@@ -53,7 +53,14 @@ from chancy.postgres.drivers.base import Connection
 from chancy.postgres.schema import migrate as tables
 from chancy.postgres.schema.status import check_shard
 from chancy.postgres.within import bind
-from chancy.queue.queue import Queue, check_pause, name_of, queue_of, queues_of
+from chancy.queue.queue import (
+    Queue,
+    check_pause,
+    check_resume_at,
+    name_of,
+    queue_of,
+    queues_of,
+)
 from chancy.results.reference import Reference, References, checked, reference_to, result_of
 from chancy.routing.router import RoutedBroker
 from chancy.serialization.codec import DEFAULT_MAX_PAYLOAD
@@ -468,9 +475,12 @@ class Chancy(BlockingCalls):
 
         Returns whether the queue exists.
 
-        :raises ConfigurationError: ``resume_at`` is over, by the clock of this process.
+        :raises ConfigurationError: ``resume_at`` is over, by the clock of the database.
         """
-        return await self.broker.pause(name_of(name), resume_at=check_pause(resume_at, name))
+        until = check_resume_at(resume_at, name_of(name))
+        if until is not None:
+            check_pause(until, await now_of(self.control), name)
+        return await self.broker.pause(name, resume_at=until)
 
     async def resume_queue(self, name: str) -> bool:
         """Resume a paused queue. Returns whether the queue exists."""

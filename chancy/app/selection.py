@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from chancy.broker.contract import Broker
-from chancy.broker.optional import HasClock
+from chancy.broker.optional import now_of
 from chancy.broker.values import YOUNG, YOUNG_FAILED, Cancellation, JobFilter
 from chancy.checks import (
     check_instance,
@@ -300,10 +300,7 @@ class SelectedJobs:
     async def _listed(self, broker: Broker, states: list[State]) -> AsyncIterator[list[UUID]]:
         """The ids of matching unfinished jobs of another broker, in batches, highest first."""
         before: UUID | None = None
-        now = datetime.now(UTC)
-        if isinstance(broker, HasClock):
-            now = datetime.fromtimestamp(await broker.now_s(), UTC)
-        since, until = self._period(now)
+        since, until = self._period(await now_of(broker))
         young = self._wanted.older_than is None
         where = json.loads(containing(self._wanted.where) or "{}")
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
@@ -202,6 +203,13 @@ class HasClock(Protocol):
     async def now_s(self) -> float:
         """Seconds since 1970 by the clock of the store."""
         ...
+
+
+async def now_of(broker: Broker) -> datetime:
+    """The time by the clock of a broker, or of this process if the broker does not report it."""
+    if isinstance(broker, HasClock):
+        return datetime.fromtimestamp(await broker.now_s(), UTC)
+    return datetime.now(UTC)
 
 
 @runtime_checkable

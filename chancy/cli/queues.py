@@ -6,12 +6,13 @@ import json
 import sys
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
 
+from chancy.broker.optional import now_of
 from chancy.broker.values import QueueCounts, WorkerRecord
 from chancy.cli import bounds, output, shell_completion
 from chancy.cli.exits import AWAY, NO, complain
@@ -416,14 +417,15 @@ def pause(
     """
     if resume_at is not None and for_s is not None:
         raise click.UsageError("--resume-at and --for exclude each other: pass one of them")
-    if resume_at is not None and resume_at <= datetime.now(UTC):
-        raise click.UsageError(
-            f"--resume-at: {output.cell(resume_at)} is over, so the queue would not be paused"
-        )
-    if for_s is not None:
-        resume_at = datetime.now(UTC) + timedelta(seconds=for_s)
-    until = f" until {output.cell(resume_at)}" if resume_at else ""
-    done = target.run(lambda chancy: chancy.pause_queue(name, resume_at=resume_at))
+
+    async def stop(chancy: Chancy) -> tuple[bool, str]:
+        until = resume_at
+        if for_s is not None:
+            until = await now_of(chancy.control) + timedelta(seconds=for_s)
+        done = await chancy.pause_queue(name, resume_at=until)
+        return done, "" if until is None else f" until {output.cell(until)}"
+
+    done, until = target.run(stop)
     _report(done, name, f"is paused{until}", json_=json_)
 
 

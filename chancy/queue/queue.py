@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, cast
 
 from chancy.checks import (
@@ -165,15 +165,14 @@ def check_resume_at(value: object, name: str) -> datetime | None:
     return value
 
 
-def check_pause(resume_at: object, name: str) -> datetime | None:
-    """`check_resume_at`; also raises `ConfigurationError` if the time has passed."""
-    until = check_resume_at(resume_at, name)
-    if until is not None and until <= datetime.now(UTC):
+def check_pause(until: datetime, now: datetime, name: str) -> None:
+    """Raise `ConfigurationError` if the end of a pause has passed by the clock of the database."""
+    if until <= now:
         raise ConfigurationError(
             f"queue {name!r}: resume_at={until.isoformat()} is over, so the queue would not be "
-            "paused: pass a later time, or None to pause it until resume_queue()"
+            f"paused: it is {now.isoformat(timespec='seconds')} in the database. Pass a later "
+            "time, or None to pause it until resume_queue()"
         )
-    return until
 
 
 def check_executor(value: object, where: str) -> str:

@@ -59,7 +59,7 @@ def test_a_queue_from_declaration_to_deletion() -> None:
     assert "active" in inside("queue", "list", dsn=DSN).out
     over = ["--resume-at", "2020-01-31T09:00:00+01:00"]
     refused = inside("queue", "pause", "mail", *over, dsn=DSN, code=2).err
-    assert "2020-01-31 08:00:00Z is over" in refused
+    assert "resume_at=2020-01-31T08:00:00+00:00 is over" in refused
     inside("queue", "delete", "mail", dsn=DSN)
     for action in ("pause", "resume", "delete"):
         assert "no queue 'mail'" in inside("queue", action, "mail", dsn=DSN, code=1).err
