@@ -162,7 +162,7 @@ class StepEncoding:
         if job is None:
             self._put_no_job()
             if wait is not None:
-                arguments = wait.then
+                arguments = self._at_timeout(wait)
                 _put(columns.delays, at, wait.timeout_s)
         else:
             signature = self._check(job)
@@ -194,6 +194,15 @@ class StepEncoding:
         if on_failure:
             _fill(columns.on_failure, at, 0)
             columns.on_failure.append(int(on_failure))
+
+    def _at_timeout(self, wait: Wait) -> str:
+        """What happens to a step at its timeout, as a JSON object; see ``sql/due.sql``."""
+        if wait.cancels:
+            return '{"cancel": true}'
+        if wait.default is None:
+            return "{}"
+        # As the payload of a signal, it has no function and no queue.
+        return f'{{"default": {self._encode_arguments("", wait.default, None)}}}'
 
     def _put_rare(self, at: int, job: Job[Any]) -> None:
         columns = self.columns

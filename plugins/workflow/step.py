@@ -68,14 +68,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The timeout of a signal, and its effect.
+    """The timeout of a signal, and its effect: by default, the step fails.
 
-    :param then: a JSON object: ``default`` is the result of the step, ``cancel`` cancels the
-        workflow; if empty, the step fails.
+    :param cancels: whether it cancels the workflow.
+    :param default: JSON text, the result of the step; None: there is none.
     """
 
     timeout_s: float
-    then: str
+    cancels: bool = False
+    default: str | None = None
 
 
 def wait_of(
@@ -102,11 +103,11 @@ def wait_of(
     if on_timeout == "cancel":
         if default is not MISSING:
             raise PushError(f"step {name!r}: pass a default or on_timeout='cancel', not both")
-        return Wait(float(timeout_s), '{"cancel": true}')
+        return Wait(float(timeout_s), cancels=True)
     if default is MISSING:
-        return Wait(float(timeout_s), "{}")
+        return Wait(float(timeout_s))
     text = encoded(default, f"the default of step {name!r}", gives)
-    return Wait(float(timeout_s), f'{{"default": {text}}}')
+    return Wait(float(timeout_s), default=text)
 
 
 def policy_of(policy: object, name: str) -> OnFailure:

@@ -255,6 +255,20 @@ async def test_steps_callbacks_and_ticks_are_encrypted(dsn: str) -> None:
     assert SECRET not in waiting + dump(dsn, tables)
 
 
+async def test_the_default_of_a_signal_is_encrypted(dsn: str) -> None:
+    app = Chancy(dsn, queues=ASYNC, plugins=[Encryption(ONE), Workflows()])
+    app.sync_migrate()
+    tables = (*TABLES, "workflows_steps")
+    workflow = Workflow("pay").wait_for("card", timeout_s=0.01, default=SECRET)
+    workflow.add(secret_jobs.pay.job(card=From("card")), "pay")
+    async with app:
+        flow = await app.push(workflow)
+        waiting = dump(dsn, tables)
+        async with Worker(app):
+            assert await flow.result(20) == {"paid": SECRET}
+    assert SECRET not in waiting + dump(dsn, tables)
+
+
 async def test_rotation_beside_a_worker_loses_nothing(dsn: str) -> None:
     """Waiting jobs, retries and dead letters get the new key, in small batches, more than once."""
     async with application(dsn) as chancy:
