@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -139,6 +139,17 @@ def letter(row: Sequence[Any]) -> DeadLetter:
     return from_row(
         DeadLetter, row, arguments=_object, limits=_mapping, meta=_mapping, errors=_failures
     )
+
+
+def unread(row: Sequence[Any]) -> list[str]:
+    """The columns of a row of ``sql/find.sql`` whose JSON `letter` leaves out."""
+    return [
+        column.name
+        for column, text in zip(fields(DeadLetter), row, strict=True)
+        if column.name in ("arguments", "limits", "meta")
+        and text is not None
+        and _object(text) is None
+    ]
 
 
 def letter_facts(dead: DeadLetter) -> dict[str, Any]:

@@ -12,14 +12,14 @@ from uuid import UUID
 
 from chancy.broker.contract import Broker
 from chancy.broker.optional import LetterSource, SqlStore
-from chancy.errors import ConfigurationError
+from chancy.errors import ConfigurationError, PushError
 from chancy.job.definition import Job
 from chancy.job.limits import limits_from
 from chancy.job.where import containing
 from chancy.plugin.patterns import of_function
 from chancy.plugin.pushing import PrepareStored, PushWay, columns
 from chancy.plugin.tables import PluginSql, from_row, utc
-from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter, letter
+from chancy.plugins.dead_letter.letter import EVERY, DeadLetter, LetterFilter, letter, unread
 
 logger = logging.getLogger("chancy.dead_letters")
 
@@ -262,8 +262,16 @@ class Letters:
         rows = await self._tables.fetch("find", *chosen, None, None, len(ids), False)
         found: dict[UUID, str] = {}
         refused: dict[UUID, Exception] = {}
-        for dead in map(letter, rows):
+        for row in rows:
+            dead = letter(row)
             if dead.reason == "event":
+                continue
+            if missing := unread(row):
+                # A plugin would get, and the new job would have, empty ones in their place.
+                refused[dead.id] = PushError(
+                    f"dead letter {dead.id}: its {' and '.join(missing)} cannot be read, so no "
+                    "plugin can change the push"
+                )
                 continue
             job = Job(
                 func=dead.func,

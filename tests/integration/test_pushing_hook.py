@@ -215,6 +215,21 @@ async def test_a_replay_by_filter_leaves_out_what_a_plugin_refuses_alone(dsn: st
     assert ask(dsn, found) == [(10,), (20,)]
 
 
+@pytest.mark.parametrize(
+    "arguments", ['"text"', f'{{"value": {"9" * 5_000}}}'], ids=["text", "a long number"]
+)
+async def test_a_replay_replaces_no_arguments_that_cannot_be_read(
+    dsn: str, caplog: pytest.LogCaptureFixture, arguments: str
+) -> None:
+    async with Chancy(dsn, plugins=[QUOTA, DEAD], queues=[ASYNC]) as chancy:
+        [dead] = letters(dsn, arguments=arguments)
+        assert await DEAD.replay_all(chancy) == 0
+        assert f"replay_refused job={dead}" in caplog.text
+        with pytest.raises(PushError, match="its arguments cannot be read"):
+            await DEAD.replay(chancy, dead)
+    assert ask(dsn, "select count(*) from chancy.jobs") == [(0,)]
+
+
 async def test_plugins_get_plain_arguments_of_stored_jobs(dsn: str) -> None:
     """They are encrypted with the key of the time when they were stored."""
     plugins = [Encryption({"k": new_key()}), QUOTA, CRON, DEAD]
