@@ -64,7 +64,8 @@ def _duration(outcome: Outcome) -> dict[str, object]:
 
 
 def _error(failure: Failure) -> dict[str, object]:
-    return {"error": f"{failure.types[0]}: {failure.message}"}
+    type_name = failure.types[0] if failure.types else "unknown"  # that of a plugin may have none
+    return {"error": f"{type_name}: {failure.message}"}
 
 
 def _next_at(settlement: Settlement) -> str | None:

@@ -262,10 +262,15 @@ class Runner:
                 await asyncio.sleep(0)
 
     def _conclude(self, claim: Claim, outcome: Outcome) -> None:
-        settlement = self._judge(claim, outcome)
-        self._settle(settlement)
-        if settlement.state is not _SUCCEEDED or self._log_all:
-            log_settled(claim, outcome, settlement)
+        """Judge, settle and log an outcome. Never raises: that would end a consumer, and a queue
+        with one slot would stall."""
+        try:
+            settlement = self._judge(claim, outcome)
+            self._settle(settlement)
+            if settlement.state is not _SUCCEEDED or self._log_all:
+                log_settled(claim, outcome, settlement)
+        except Exception:
+            logger.exception("outcome_failed job=%s", claim.id)
         self._finished += 1
 
     def _update_state(self) -> None:

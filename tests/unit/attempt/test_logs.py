@@ -100,6 +100,14 @@ def test_retry_has_the_time_of_the_next_attempt(caplog: pytest.LogCaptureFixture
     assert "next_at" not in vars(caplog.records[-1])
 
 
+def test_a_failure_of_a_plugin_may_have_no_type(caplog: pytest.LogCaptureFixture) -> None:
+    failure = Failure(types=(), message="not today")
+    settlement = judge(claim(), Raised(OOPS))._replace(failure=failure)
+    log_settled(claim(), Raised(OOPS), settlement)
+    [record] = caplog.records
+    assert vars(record)["error"] == "unknown: not today"
+
+
 def test_failure_has_its_exception(caplog: pytest.LogCaptureFixture) -> None:
     try:
         raise ValueError("no luck")

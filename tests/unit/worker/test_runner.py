@@ -174,3 +174,26 @@ async def test_a_running_job_is_released_when_its_consumer_is_stopped() -> None:
     await eventually(lambda: executor.ran)
     await runner.close()
     assert settled == [judge(only, Released("the worker stopped before the job ended"))]
+
+
+async def test_an_outcome_that_cannot_be_settled_stalls_no_other_job(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    executor, settled = OneByOne(), list[Settlement]()
+    first, *others = claims = [claimed() for _ in range(3)]
+
+    def settle(settlement: Settlement) -> None:
+        if settlement.id == first.id:
+            raise RuntimeError("no luck")
+        settled.append(settlement)
+
+    runner = Runner(executor, judge, settle, SystemClock(), UNKNOWN)
+    try:
+        for _ in claims:
+            executor.go.release()
+        runner.give(claims)
+        await eventually(runner.idle.is_set, timeout=10)
+        assert [one.id for one in settled] == [claim.id for claim in others]
+    finally:
+        await runner.close()
+    assert f"outcome_failed job={first.id}" in caplog.text
