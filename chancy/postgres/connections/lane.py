@@ -101,11 +101,12 @@ class Sharing:
     """
 
     def __init__(self) -> None:
-        self._lock = asyncio.Lock()
+        # A lock that a woken task is about to take is not `locked`, and a semaphore is.
+        self._lock = asyncio.Semaphore(1)
         #: When the current statement began.
         self._since = 0.0
 
-    async def begin(self) -> asyncio.Lock | None:
+    async def begin(self) -> asyncio.Semaphore | None:
         """Wait for a short statement. Returns the lock to release after the own one; None: the
         other statement takes long."""
         now, lock = asyncio.get_running_loop().time, self._lock
@@ -122,7 +123,7 @@ class Sharing:
 
     def reset(self) -> None:
         """See `Lane.reset`."""
-        self._lock = asyncio.Lock()
+        self._lock = asyncio.Semaphore(1)
 
 
 class SharedLane(Lane):
@@ -142,7 +143,7 @@ class SharedLane(Lane):
     @asynccontextmanager
     async def _turn(self) -> AsyncGenerator[None]:
         free = self._free  # `reset` may replace it, and the lock, meanwhile
-        lock: asyncio.Lock | None = None
+        lock: asyncio.Semaphore | None = None
         try:
             async with asyncio.timeout(STATEMENT_DEADLINE_S):
                 await free.acquire()
