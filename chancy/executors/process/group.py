@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from chancy.attempt.failure import Failure
 from chancy.executors.process import protocol as frames
@@ -28,6 +28,9 @@ MAX_DELAY_S = 10.0
 BOOT_S = 60.0
 #: Seconds that idle executor processes have to exit when the last queue of their kind stops.
 STOP_GRACE_S = 2.0
+#: Seconds that killed executor processes have to exit. They cannot while they wait for a disk or a
+#: file server that does not respond.
+KILLED_S = 5.0
 #: Seconds without a job after which an executor process may be stopped for one of another kind.
 IDLE_S = 5.0
 #: Seconds for which an executor of weight 1 keeps an executor process that others wait for.
@@ -172,7 +175,8 @@ class ChildGroup:
 
     async def detach(self, user: ChildUser) -> None:
         """Remove an executor, which has given everything back. After the last one, the executor
-        processes are stopped: they exit when idle, and are killed after a grace period."""
+        processes are stopped: they exit when idle, and are killed after a grace period. Those that
+        do not exit even then are left."""
         if user not in self._users:
             return
         self._users.remove(user)
@@ -186,8 +190,12 @@ class ChildGroup:
             seat.ended.set()
         for child in list(self._living):
             child.close(STOP_GRACE_S)
-        await asyncio.gather(*self._tasks)
-        await asyncio.gather(*(child.exited for child in self._living))
+        ending: list[asyncio.Future[Any]] = [*self._tasks]
+        ending += [child.exited for child in self._living]
+        limit_s = STOP_GRACE_S + KILLED_S
+        if ending and (await asyncio.wait(ending, timeout=limit_s))[1]:
+            left = ", ".join(str(child) for child in self._living if not child.exited.done())
+            logger.error("children_left after_s=%g: %s", limit_s, left)
 
     def borrow(self, user: ChildUser, wanted: int) -> ChildProcess | None:
         """An idle executor process; without one, ``user`` gets the next.

@@ -145,6 +145,28 @@ async def test_a_successor_whose_place_was_given_up_while_it_started_exits(
         await group.detach(user)
 
 
+async def test_a_killed_child_that_does_not_exit_delays_no_stop(
+    made: list[Child], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For example because it reads a file of a server that does not respond."""
+    monkeypatch.setattr(groups, "STOP_GRACE_S", 0.0)
+    monkeypatch.setattr(groups, "KILLED_S", 0.01)
+    group, user = group_of(ChildPool(2)), cast("ChildUser", User(2))
+    await group.attach(user)
+    stuck, other = made
+    monkeypatch.setattr(stuck, "close", lambda grace_s: None)
+    async with asyncio.timeout(10):
+        await group.detach(user)
+    assert f"children_left after_s=0.01: {stuck}" in caplog.text
+    assert str(other) not in caplog.text
+    Child.close(stuck, 0.0)  # it exits after all
+    await eventually(lambda: not any(map(keeps_a_child, asyncio.all_tasks())))
+
+
+def keeps_a_child(task: asyncio.Task[Any]) -> bool:
+    return task.get_name().startswith("chancy-child")
+
+
 async def test_children_that_die_before_any_job_are_replaced_more_and_more_slowly(
     made: list[Child], monkeypatch: pytest.MonkeyPatch
 ) -> None:
