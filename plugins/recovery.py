@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 from collections import OrderedDict
@@ -17,6 +18,7 @@ from chancy.attempt.start import may_have_started
 from chancy.broker.values import WorkerRecord
 from chancy.checks import check_number
 from chancy.clock import Clock
+from chancy.errors import BrokerError
 from chancy.plugin.leader import elected
 from chancy.plugin.plugin import Plugin
 from chancy.plugin.runtime import Runtime
@@ -65,6 +67,9 @@ class HeartbeatObserver:
         #: Whether a worker exceeds the timeout in the database and not in this process. True
         #: until the first observation.
         self.uncertain = True
+        #: Workers that exceed the timeout in this process and have a heartbeat in the future of
+        #: the database: its clock went back after it.
+        self.ahead: list[WorkerRecord] = []
 
     def observe(
         self, workers: Sequence[WorkerRecord], asked_at: float, *, others: bool = False
@@ -78,6 +83,7 @@ class HeartbeatObserver:
         before = self._heartbeats
         self._heartbeats = dict(before) if others else {}
         timeouts: list[bool] = []
+        self.ahead = []
         for worker in workers:
             heartbeat = before.get(worker.id)
             if heartbeat is None or heartbeat.beat_at != worker.beat_at:
@@ -85,6 +91,8 @@ class HeartbeatObserver:
             self._heartbeats[worker.id] = heartbeat
             if worker.heartbeat_age_s > self._timeout_s:
                 timeouts.append(asked_at - heartbeat.seen_at > self._timeout_s)
+            elif worker.heartbeat_age_s <= 0 and asked_at - heartbeat.seen_at > self._timeout_s:
+                self.ahead.append(worker)
         self.confirmed = bool(timeouts) and all(timeouts)
         self.uncertain = not all(timeouts)
 
@@ -95,6 +103,9 @@ class Recovery(Plugin):
 
     The leader sweeps; the other workers sweep rarely, so recovery also works without a leader.
     Claims are settled under their leases, so concurrent sweeps are safe.
+
+    A worker that died before the clock of the database went back has a heartbeat in the future. The
+    leader removes it once the heartbeat has not changed for the timeout in this process.
 
     :param sweep_s: seconds between two sweeps of the leader. It sweeps at once when it finds a
         dead worker.
@@ -130,6 +141,11 @@ class Recovery(Plugin):
             if every:
                 few = len(workers) <= _FEW
             self._cache_hosts(workers)
+            for worker in heartbeats.ahead:
+                logger.warning("heartbeat_ahead worker=%s host=%s", worker.id, worker.host)
+                # Another transaction that has locked its row must not stop the sweep.
+                with contextlib.suppress(BrokerError):
+                    await runtime.broker.unregister(worker.id)
             if clock.monotonic() >= due or (leads and (not led or heartbeats.confirmed)):
                 await self.sweep(
                     runtime, heartbeat_age_s=_NEVER_S if heartbeats.uncertain else None

@@ -268,6 +268,17 @@ async def test_setting_a_clock_declares_no_worker_dead(
         assert [one.id for one in await chancy.get_workers()] == [first]
 
 
+async def test_a_worker_that_died_before_the_clock_went_back_is_found(
+    chancy: Chancy, dsn: str, election: Given, caplog: pytest.LogCaptureFixture
+) -> None:
+    reference = await chancy.push(jobs.note.job(value=1))
+    dead = orphan(dsn, silent="-1 hour")
+    election.made.lead()
+    async with Worker(chancy, queues=["async"], heartbeat_s=0.2, heartbeat_timeout_s=2.0):
+        assert (await reference.wait(15)).crashes == 1
+    assert f"heartbeat_ahead worker={dead}" in caplog.text
+
+
 def record(one: uuid.UUID, heartbeat_age_s: float, beats: int = 0) -> WorkerRecord:
     return WorkerRecord(
         id=one,
@@ -354,3 +365,18 @@ def test_the_answer_of_a_slow_server_is_no_silence() -> None:
     heartbeats.observe([record(one, 20)], asked)
     assert not heartbeats.confirmed
     assert heartbeats.uncertain
+
+
+def test_a_heartbeat_in_the_future_counts_once_it_was_observed() -> None:
+    """Those of live workers change, whether or not their clock has gone back."""
+    clock = ManualClock()
+    heartbeats = HeartbeatObserver(clock, 15.0)
+    dead, live, slow = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
+    found: list[list[uuid.UUID]] = []
+    for number in range(5):
+        workers = [record(dead, 0), record(live, 0, beats=-number), record(slow, 3)]
+        heartbeats.observe(workers, clock.monotonic())
+        assert (heartbeats.confirmed, heartbeats.uncertain) == (False, False)
+        found.append([worker.id for worker in heartbeats.ahead])
+        clock.advance(5)
+    assert found == [[], [], [], [], [dead]]
