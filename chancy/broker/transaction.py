@@ -35,12 +35,16 @@ class TransactionHook(NamedTuple):
         fence, in any order. A job that was asked to stop and is released becomes CANCELLED; its
         settlement has the state that was requested.
     :param concerns: filters the settlements of these states; None: all of them.
+    :param on_failed: called with settlements that passed the fence and are about to be committed
+        without the writes: ``write`` failed or is skipped, or a commit with them was refused. May
+        be called again for the same settlements.
     """
 
     name: str
     states: frozenset[State]
     write: Callable[[Transaction, Sequence[Settlement]], Awaitable[None]]
     concerns: Callable[[Sequence[Settlement]], list[Settlement]] | None = None
+    on_failed: Callable[[Sequence[Settlement]], None] | None = None
 
     def wanted(self, batch: Sequence[Settlement]) -> list[Settlement]:
         """Return the settlements of a batch that the hook applies to."""

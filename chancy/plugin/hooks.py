@@ -364,6 +364,17 @@ def _returning_none(
         refuse(returned, "settled()", "None")
 
 
+def _on_failed(
+    contained: Containment, failed: Callable[[Sequence[Settlement]], None]
+) -> Callable[[Sequence[Settlement]], None]:
+    """Passes settlements to `settling_failed`."""
+
+    def call(batch: Sequence[Settlement]) -> None:
+        contained.call(None, len(batch), failed, tuple(batch))
+
+    return call
+
+
 async def _explained(plugin: Plugin, app: Application, job: QueuedJob) -> str | None:
     reason: object = await plugin.why_held(app, job)
     if reason is not None and not isinstance(reason, str):
@@ -424,11 +435,14 @@ def _several(
 def _inside(hook: PluginHook) -> TransactionHook:
     plugin, identifier = hook.plugin, hook.contained.plugin
     states = provided(identifier, "settling_states", _states, plugin)
-    concerns = None
+    concerns = on_failed = None
     if type(plugin).settling_concerns is not Plugin.settling_concerns:
         contained = Containment(identifier, "settling_concerns")
         concerns = _concerning(contained, plugin.settling_concerns)
-    return TransactionHook(identifier, states, plugin.settling, concerns)
+    if type(plugin).settling_failed is not Plugin.settling_failed:
+        contained = Containment(identifier, "settling_failed")
+        on_failed = _on_failed(contained, plugin.settling_failed)
+    return TransactionHook(identifier, states, plugin.settling, concerns, on_failed)
 
 
 def _states(plugin: Plugin) -> frozenset[State]:

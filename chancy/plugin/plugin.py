@@ -238,10 +238,21 @@ class Plugin:
         Runs in a savepoint. A statement may take 5 s, the hook 10 s. If it raises, its writes are
         rolled back, the jobs settle without them, and the error is logged: a sweep in `serve` must
         repair that. A plugin that loses the transaction three times in a row, or fails after 5 s or
-        more, is skipped for 10 s.
+        more, is skipped for 10 s. `settling_failed` gets the settlements that this concerns.
         Called only if the control broker, which has the tables of plugins, offers SETTLING; a
         plugin that depends on that must return it from `requires`. Not called for a waiting job
         that is cancelled, because it has no attempt to settle.
+        """
+
+    def settling_failed(self, batch: Sequence[Settlement]) -> None:
+        """Called before settlements are stored without what `settling` writes about them.
+
+        `settling` failed or is skipped, or a commit with its writes was refused. ``batch`` has the
+        settlements that it got, or would have got. In a queue that does not keep finished jobs, a
+        sweep finds no trace of those that succeeded, so only this process can write about them.
+
+        Must be sync and fast; called in the worker's loop, and perhaps again for the same
+        settlements: the transaction may not commit. Errors are logged.
         """
 
     def settled(self, batch: Sequence[Settlement], stale: Sequence[Settlement]) -> None:

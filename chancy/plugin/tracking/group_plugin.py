@@ -69,9 +69,16 @@ class GroupPlugin(Plugin, Generic[R, E]):
             try:
                 stored = await self._write(tx, outcomes)
             except BaseException:
+                # Only here is it known which of the released jobs are cancelled.
                 self._outcomes.mark_unreported(outcomes)
                 raise
             self._outcomes.mark_reported(stored)
+
+    def settling_failed(self, batch: Sequence[Settlement]) -> None:
+        # The hook may have marked them as reported, or may not have been called. Whether a released
+        # job is cancelled is unknown.
+        finals = [settlement for settlement in batch if settlement.state.final]
+        self._outcomes.mark_unreported(self._outcomes.outcomes_of(finals))
 
     async def serve(self, runtime: Runtime) -> None:
         if isinstance(runtime.broker, SqlStore):

@@ -51,10 +51,14 @@ class PluginTransaction:
 
 
 class Wanted(NamedTuple):
-    """A hook, and the settlements of a batch that it wants."""
+    """A hook, and the settlements of a batch that it wants.
+
+    :param skipped: the hook does not write; its `on_failed` gets the settlements.
+    """
 
     hook: TransactionHook
     batch: list[Settlement]
+    skipped: bool
 
 
 class PluginWrites:
@@ -74,18 +78,29 @@ class PluginWrites:
     def wanted(
         self, inside: Sequence[TransactionHook], batch: Sequence[Settlement]
     ) -> list[Wanted]:
-        """The hooks that want settlements of this batch, each with these settlements."""
+        """The hooks that want settlements of this batch, each with these settlements.
+
+        A hook that is skipped is among them if it has an `on_failed`. That is called in the
+        transaction: before, it is unknown which settlements pass the fence, and after a commit
+        whose response is lost, which ones have passed it.
+        """
         if not inside:
             return []
         states = {settlement.state for settlement in batch}
-        found = (
-            Wanted(hook, hook.wanted(batch))
-            for hook in inside
-            if hook.states & states
-            and hook.name not in self._failed
-            and self._skipped_until.get(hook.name, 0.0) <= time.monotonic()
-        )
-        return [wanted for wanted in found if wanted.batch]
+        found: list[Wanted] = []
+        for hook in inside:
+            if not hook.states & states:
+                continue
+            skipped = self._is_skipped(hook)
+            if skipped and hook.on_failed is None:
+                continue
+            if concerned := hook.wanted(batch):
+                found.append(Wanted(hook, concerned, skipped))
+        return found
+
+    def _is_skipped(self, hook: TransactionHook) -> bool:
+        until = self._skipped_until.get(hook.name, 0.0)
+        return hook.name in self._failed or until > time.monotonic()
 
     async def write(
         self, session: Connection, wanted: Sequence[Wanted], ids: Set[UUID] | None
@@ -94,11 +109,11 @@ class PluginWrites:
 
         :param ids: the jobs whose settlements passed the fence; None: all of them.
         """
-        for hook, batch in wanted:
-            accepted = batch
-            if ids is not None:
-                accepted = [settlement for settlement in batch if settlement.id in ids]
-            if accepted:
+        for hook, batch, skipped in wanted:
+            accepted = _accepted(batch, ids)
+            if skipped:
+                _report_failed(hook, accepted)
+            elif accepted:
                 await self._write(session, hook, accepted)
 
     async def _write(
@@ -121,6 +136,7 @@ class PluginWrites:
             await self._undo(session, hook, error)
             if slow:
                 self._count_lost(hook)
+            _report_failed(hook, batch)
         else:
             self._lost.pop(hook.name, None)
         finally:
@@ -129,10 +145,15 @@ class PluginWrites:
     def _containment(self, hook: TransactionHook) -> Containment:
         return self._contained.setdefault(hook.name, Containment(hook.name, "settling"))
 
-    def refused(self, wanted: Sequence[Wanted], error: StatementFailed) -> None:
-        """Log a commit that was refused. Any of the hooks may be the cause."""
-        for hook, batch in wanted:
-            self._containment(hook).failed(error, len(batch))
+    def refused(
+        self, wanted: Sequence[Wanted], ids: Set[UUID] | None, error: StatementFailed
+    ) -> None:
+        """Log a commit that was refused, and report it to the hooks. Any of those that wrote may be
+        the cause."""
+        for hook, batch, skipped in wanted:
+            if not skipped:
+                self._containment(hook).failed(error, len(batch))
+            _report_failed(hook, _accepted(batch, ids))
 
     async def _undo(self, session: Connection, hook: TransactionHook, error: HookFailed) -> None:
         """Undo the writes of a hook, the timeout included, or else give up the session."""
@@ -156,3 +177,16 @@ class PluginWrites:
         if self._failed:
             states = {settlement.state for settlement in batch}
             self._failed.difference_update(hook.name for hook in inside if hook.states & states)
+
+
+def _accepted(batch: list[Settlement], ids: Set[UUID] | None) -> list[Settlement]:
+    """The settlements that passed the fence."""
+    if ids is None:
+        return batch
+    return [settlement for settlement in batch if settlement.id in ids]
+
+
+def _report_failed(hook: TransactionHook, batch: list[Settlement]) -> None:
+    """Tell a hook which settlements are stored without its writes."""
+    if batch and hook.on_failed is not None:
+        hook.on_failed(batch)

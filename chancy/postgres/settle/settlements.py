@@ -248,7 +248,7 @@ class Settlements:
                 if not stored:
                     raise
                 # The commit was refused, for example by a deferred constraint of a plugin.
-                self._plugin_writes.refused(wanted, error)
+                self._plugin_writes.refused(wanted, accepted, error)
                 stored = False
         if not stored:
             accepted = await self._store(batch, self._lane.fetch)

@@ -56,6 +56,7 @@ class Clerk:
     name: str = "clerk"
     after: str = ""
     told: list[list[Settlement]] = field(default_factory=list[list[Settlement]])
+    missed: list[UUID] = field(default_factory=list[UUID])
 
     async def write(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
         self.told.append(list(batch))
@@ -64,8 +65,12 @@ class Clerk:
         if self.after:
             await tx.fetch(self.after)
 
+    def miss(self, batch: Sequence[Settlement]) -> None:
+        """Notes the jobs that are settled without its writes."""
+        self.missed += [one.id for one in batch]
+
     def inside(self, states: frozenset[State] = FAILED) -> TransactionHook:
-        return TransactionHook(self.name, states, self.write)
+        return TransactionHook(self.name, states, self.write, on_failed=self.miss)
 
 
 def seen(dsn: str) -> dict[UUID, str]:
@@ -139,6 +144,7 @@ async def test_one_that_fails_is_undone_alone(
     broken, sound = Clerk("broken", after="select 1 / 0"), Clerk("sound")
     await bench.broker.settle([failed(claim)], inside=[broken.inside(), sound.inside()])
     assert seen(dsn) == {claim.id: "sound"}
+    assert (broken.missed, sound.missed) == ([claim.id], [])
     assert await bench.state(claim.id) is State.FAILED
     assert "hook_failed plugin=broken hook=settling failures=1 settlements=1" in caplog.text
 
@@ -207,8 +213,10 @@ async def test_one_that_loses_the_session_does_not_hold_up_the_settlement(
     with pytest.raises(BrokerUnavailable):
         await bench.broker.settle([failed(first)], inside=both)
     assert await bench.state(first.id) is State.RUNNING
+    assert deadly.missed == []
     await bench.broker.settle([failed(first)], inside=both)
     assert seen(dsn) == {first.id: "sound"}
+    assert (deadly.missed, sound.missed) == ([first.id], [])
     assert await bench.state(first.id) is State.FAILED
     # It is asked again with the next batch.
     [second] = await bench.running()
@@ -240,8 +248,12 @@ async def test_one_that_keeps_losing_the_session_is_left_out_for_a_while(
         with pytest.raises(BrokerUnavailable):
             await bench.broker.settle([failed(claim)], inside=both)
         await bench.broker.settle([failed(claim)], inside=both)
-    await bench.broker.settle([failed(claims[2])], inside=both)
+    # It learns what it misses, without what the fence refuses.
+    late = failed(claims[3])._replace(lease=uuid.uuid4())
+    stale = await bench.broker.settle([failed(claims[2]), late], inside=both)
+    assert stale == {late.id}
     assert len(deadly.told) == 2
+    assert deadly.missed == [claim.id for claim in claims[:3]]
     deadly.after = ""
     later = time.monotonic() + inside._SKIPPED_S
     monkeypatch.setattr(inside, "time", SimpleNamespace(monotonic=lambda: later))
@@ -335,4 +347,5 @@ async def test_a_plugin_that_makes_the_commit_fail_does_not_change_the_outcomes(
     assert [await bench.state(claim.id) for claim in claims] == [State.SUCCEEDED] * 2
     assert seen(dsn) == {}
     assert len(clerk.told) == 1
+    assert sorted(clerk.missed) == sorted(claim.id for claim in claims)
     assert "hook_failed plugin=clerk hook=settling failures=1 settlements=2" in caplog.text

@@ -4,14 +4,23 @@ also in queues without history."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from uuid import UUID
 
 import psycopg
 import pytest
 
 from chancy import Chancy, Queue, Settlement, State
+from chancy.broker.transaction import Transaction
 from chancy.plugin.tracking.sweep import GONE_S, MissingJobs
-from chancy.plugins.workflow import Workflow, WorkflowReference, Workflows, WorkflowState
+from chancy.plugins.workflow import (
+    From,
+    Workflow,
+    WorkflowReference,
+    Workflows,
+    WorkflowState,
+    chain,
+)
 from chancy.plugins.workflow.calls import WorkflowCalls
 from chancy.plugins.workflow.outcomes import RecordedAttempt, StepOutcomes, StepRef, outcome_of
 from chancy.plugins.workflow.outcomes import lost_outcome as missing
@@ -141,3 +150,42 @@ def test_jobs_missing_for_a_while_count_as_lost() -> None:
         clock.advance(GONE_S)
         assert two in absences.lasting([two, three])
     assert len(absences) <= 4
+
+
+class Losing(Workflows):
+    """Loses its transactions after it has written in them, as in a failover."""
+
+    def __init__(self) -> None:
+        super().__init__(sweep_s=3_600)
+        self.calls = 0
+
+    async def settling(self, tx: Transaction, batch: Sequence[Settlement]) -> None:
+        await super().settling(tx, batch)
+        self.calls += 1
+        await tx.fetch("rollback")
+
+
+async def test_a_step_whose_transaction_is_lost_after_the_hook_succeeds(
+    flows_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WorkflowSweep, "check_s", 0.1)
+    flows = Losing()
+    async with running.working(flows_dsn, flows, queue=BRIEF) as chancy:
+        reference = await chancy.push(Workflow("w").add(steps.double.job(4), "eight"))
+        assert await reference.result(10) == 8
+        assert flows.calls == 1
+
+
+async def test_steps_that_are_settled_while_the_hook_is_skipped_succeed(
+    flows_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WorkflowSweep, "check_s", 0.1)
+    monkeypatch.setattr("chancy.postgres.settle.plugin_writes._MOST_LOST", 1)
+    monkeypatch.setattr("chancy.postgres.settle.plugin_writes._SKIPPED_S", 3_600.0)
+    flows = Losing()
+    async with running.working(flows_dsn, flows, queue=BRIEF) as chancy:
+        await chancy.push(Workflow("first").add(steps.mark.job(), "a"))
+        await eventually(lambda: not ask(flows_dsn, "select id from chancy.jobs"))
+        flow = chain("w", steps.double.job(4), steps.double.job(From()))
+        assert await (await chancy.push(flow)).result(10) == 16
+        assert flows.calls == 1

@@ -157,6 +157,31 @@ def test_a_plugin_names_which_settlements_concern_it() -> None:
     assert inside.wanted([failed, given, given._replace(state=State.CANCELLED)]) == [given]
 
 
+class Missing(Clerk):
+    def __init__(self) -> None:
+        self.missed: list[Settlement] = []
+
+    def settling_failed(self, batch: Sequence[Settlement]) -> None:
+        self.missed += batch
+        if len(self.missed) > 1:
+            raise ValueError("too many")
+
+
+def test_a_plugin_learns_what_is_settled_without_its_writes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """If it raises, the jobs are settled nevertheless."""
+    missing = Missing()
+    (inside,) = Hooks([missing]).inside(Broker(Capability.SETTLING))
+    failed = Settlement(uuid.uuid4(), uuid.uuid4(), State.FAILED)
+    assert inside.on_failed is not None
+    for _ in range(2):
+        inside.on_failed([failed])
+    assert missing.missed == [failed, failed]
+    hook = "plugin=tests.unit.plugin.test_hooks.Missing hook=settling_failed"
+    assert f"hook_failed {hook} failures=1 settlements=1" in caplog.text
+
+
 class Hearing(Plugin):
     def __init__(self) -> None:
         self.heard: list[Settlement] = []
