@@ -24,8 +24,11 @@ logger = logging.getLogger("chancy.plugin")
 #: Recorded attempts that are checked at once: if settlements lag by seconds, most of them are about
 #: to be reported.
 MAX_CHECKED = 1_000
+#: The maximum checks in a row, each of which has reported most of its attempts.
+_MOST_CHECKS = 20
 #: Seconds for which a job must be missing before it counts as gone. In a queue without history, a
-#: succeeded job is not found until its worker reports it, 1 to 4 s later if its hook failed.
+#: succeeded job is not found until its worker reports it, 1 to 4 s later if its hook failed or was
+#: skipped.
 GONE_S = 15.0
 #: The maximum deleting statements of each kind in one turn: 50,000 groups.
 MAX_PURGES = 100
@@ -166,7 +169,7 @@ class GroupSweep(ABC, Generic[R, E]):
         turn_at = purge_at = clock.monotonic()
         while True:
             if len(self._outcomes):
-                await self._contained("check", self.check_recorded())
+                await self._contained("check", self._check())
             now, leading = clock.monotonic(), runtime.leader.leading
             if leading:  # a new leader does not keep the long pauses of other workers
                 turn_at = min(turn_at, now + every_s)
@@ -185,6 +188,13 @@ class GroupSweep(ABC, Generic[R, E]):
                 elif not self._more_to_purge:
                     purge_at = now + pause_s * uniform(0.8, 1.2)
             await clock.sleep(min(self.check_s, every_s))
+
+    async def _check(self) -> None:
+        """Check recorded attempts, at once again while many are reported: many settlements may have
+        been stored without the hook, and their jobs soon count as gone."""
+        for _ in range(_MOST_CHECKS):
+            if await self.check_recorded() <= MAX_CHECKED // 2:
+                break
 
     async def _contained(self, part: str, work: Awaitable[object]) -> None:
         """Do a part of the work. If the server refuses it, the others go on."""

@@ -6,16 +6,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from chancy import Settlement
+from chancy import Chancy, Settlement, State
 from chancy.broker.transaction import Transaction
 from chancy.plugins.batch import Batch, Batches, BatchState
+from chancy.plugins.batch.outcomes import BatchOutcomes, BatchRef
 from chancy.plugins.batch.sweep import BatchSweep
+from chancy.testing.clock import ManualClock
 from tests.plugins.batch.batching import ASYNC, counted, idle, working
 from tests.plugins.batch.jobs import act
+from tests.support.claims import claimed
 from tests.support.sql import ask
+from tests.support.waiting import eventually
 
 BRIEF = replace(ASYNC, keep_finished=False)
 #: Refuses the commits of outcomes.
@@ -75,3 +81,29 @@ async def test_jobs_whose_commit_with_the_hook_is_refused_succeed(
         await asyncio.to_thread(ask, batches_dsn, "drop trigger refuse on chancy.batches_jobs")
         assert await reference.wait(10) is BatchState.SUCCEEDED
         assert await reference.progress() == counted(0, 5, 0, 0)
+
+
+async def test_a_check_reports_all_outcomes_that_wait(
+    batches_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 1,000 a check, others would be missing for over 15 s, and count as failed."""
+    monkeypatch.setattr("chancy.plugin.tracking.sweep.MAX_CHECKED", 2)
+    batches, notes, clock = Batches(), BatchOutcomes(), ManualClock()
+    async with Chancy(batches_dsn, plugins=[batches]) as chancy:
+        reference = await batches.push(chancy, Batch(name="b"), [act.job(n) for n in range(7)])
+        for id, job in ask(batches_dsn, "select batch_id, job_id from chancy.batches_jobs"):
+            notes.record(job, BatchRef(id, None))
+            end = Settlement(job, claimed().lease, State.SUCCEEDED)
+            notes.mark_unreported(notes.outcomes_of([end]))
+        ask(batches_dsn, "delete from chancy.jobs")
+        runtime: Any = SimpleNamespace(clock=clock, leader=SimpleNamespace(leading=False))
+        sweep = BatchSweep(chancy.broker, clock, notes, keep_days=None)
+        serving = asyncio.create_task(sweep.serve(runtime, 3_600.0))
+        try:
+            await eventually(lambda: clock.sleepers)
+            clock.advance(BatchSweep.check_s)
+            await eventually(lambda: clock.sleepers)
+            assert await reference.progress() == counted(0, 7, 0, 0)
+        finally:
+            serving.cancel()
+            await asyncio.wait([serving])
