@@ -30,7 +30,9 @@ end
 local function holder(job)
   local kept = job.period >= 0 and redis.call('GET', tag .. ':period:' .. job.unique)
   if kept and struct.unpack('>d', kept, 17) > now then return string.sub(kept, 1, 16) end
-  return redis.call('HGET', tag .. ':u', job.unique)
+  local id = redis.call('HGET', tag .. ':u', job.unique)
+  -- The record may have been deleted by hand, or evicted. An unreadable one keeps its key.
+  return id and redis.call('EXISTS', key(id)) == 1 and id
 end
 
 if careful then

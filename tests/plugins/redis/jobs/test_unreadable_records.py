@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import get_args
 from uuid import UUID
 
 import pytest
 
 from chancy import GlobalConcurrency, Queue
 from chancy.broker.values import JobFilter
-from chancy.job.unique import UniqueKey
+from chancy.job.unique import OnConflict, UniqueKey
 from chancy.plugins.redis import RedisBroker, records
 from chancy.plugins.redis.maintenance.doctor import examine
 from chancy.plugins.redis.maintenance.upkeep import Upkeep
@@ -190,6 +191,29 @@ async def test_unreadable_records_are_logged_once_and_shown_by_the_doctor(
     await broker.client.command("DEL", key_of(broker, damaged.id), key_of(broker, later.id))
     await turn(broker)
     assert await finding() == (True, "workers have found none that cannot be read")
+
+
+@pytest.mark.parametrize("on_conflict", get_args(OnConflict))
+async def test_the_unique_key_of_a_deleted_record_is_free(
+    bench: Bench, broker: RedisBroker, on_conflict: OnConflict
+) -> None:
+    unique = UniqueKey(b"held", on_conflict)
+    gone, newer, newest = (prepared(unique=unique) for _ in range(3))
+    await bench.push(gone)
+    await broker.client.command("DEL", key_of(broker, gone.id))
+    assert await broker.push([newer]) == {}
+    assert [claim.id for claim in await bench.claim()] == [newer.id]
+    skipping = newest._replace(unique=UniqueKey(b"held"))
+    assert await broker.push([skipping]) == {newest.id: newer.id}
+
+
+async def test_a_period_holds_the_key_of_a_deleted_record(
+    bench: Bench, broker: RedisBroker
+) -> None:
+    first, second = (prepared(unique=UniqueKey(b"held", period_s=3_600.0)) for _ in range(2))
+    await bench.push(first)
+    await broker.client.command("DEL", key_of(broker, first.id))
+    assert await broker.push([second]) == {second.id: first.id}
 
 
 #: Strings of the same length as the valid ones that they replace.
