@@ -175,9 +175,9 @@ class JobAdoption:
     async def _finish(self, moves: Sequence[AdoptedJob]) -> Collection[UUID]:
         """Delete moved jobs from Postgres.
 
-        Jobs that changed in Postgres during the move are removed from Redis again. Locked rows are
-        left alone: their transaction may have changed them. So are moves that another worker has
-        taken over.
+        Jobs that changed in Postgres during the move are removed from Redis again. One that runs
+        there is left for a later attempt. So are locked rows, as their transaction may have changed
+        them, and moves that another worker has taken over.
 
         :returns: the jobs of locked rows and of such moves.
         """
@@ -187,19 +187,22 @@ class JobAdoption:
         rows = await self._fetch("end", [move.id for move in moves], leases)
         locked = {row[0] for row in rows if row[1] is None}
         changed = {row[0]: bool(row[1]) for row in rows if row[1] is not None}
-        if changed:
-            # By their marks, which are gone once another worker has ended the move.
-            await take_back(self._client, [move.mark for move in moves if move.id in changed])
+        # By their marks, which are gone once another worker has ended the move.
+        returned = [move.mark for move in moves if move.id in changed]
+        running = await take_back(self._client, returned)
         # What remains was claimed in Redis, after a worker had died during the move.
         if gone := [id for id, is_gone in changed.items() if is_gone]:
             await self._cancel(gone)
-        marks = [move.mark for move in moves if move.id not in locked]
+        # Redis cannot store the later version of a job while it runs an earlier one. The mark and
+        # the move stay, so that it is tried again after the lease.
+        stay = locked | (running - set(gone))
+        marks = [move.mark for move in moves if move.id not in stay]
         while marks:
             handled: int = await self._client.run("relayed", *marks[:PIECE])
             marks = marks[handled:]
         # Last: after it, another worker may move these jobs again.
-        if changed:
-            await self._fetch("forget", list(changed), leases)
+        if over := [id for id in changed if id not in stay]:
+            await self._fetch("forget", over, leases)
         return locked
 
 

@@ -35,14 +35,19 @@ def fit(texts: Sequence[bytes], most: int, left: int = BYTES) -> int:
     return len(batch)
 
 
-async def take_back(link: ShardClient, ids: Sequence[bytes]) -> None:
-    """Delete waiting jobs that were never claimed.
+async def take_back(link: ShardClient, ids: Sequence[bytes]) -> set[UUID]:
+    """Delete waiting jobs.
 
-    :param ids: ids, or marks of adopted jobs, which are deleted only while Redis keeps the mark.
+    :param ids: ids of jobs, which stay if they were ever claimed; or marks of adopted jobs, which
+        stay if Redis does not keep the mark.
+    :returns: the jobs among them that run, and stay.
     """
-    at = 0
+    at, running = 0, set[UUID]()
     while at < len(ids):
-        at += await link.run("take_back", *ids[at : at + BATCH])
+        checked, *found = await link.run("take_back", *ids[at : at + BATCH])
+        running.update(UUID(bytes=id) for id in found)
+        at += checked
+    return running
 
 
 async def records_of(

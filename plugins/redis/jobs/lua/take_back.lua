@@ -1,18 +1,24 @@
--- Deletes waiting jobs that were never claimed: ARGV ids, or marks of `relay` that begin with them, for
--- jobs whose mark is still kept. Returns how many were checked, fewer if the records are large.
+-- Deletes waiting jobs: ARGV ids of jobs, which stay if they were ever claimed, or marks of `relay`,
+-- which begin with an id, of jobs whose mark is still kept. Returns how many were checked, fewer if
+-- the records are large, and then the ids of those that run.
 --@include _record
 --@include _free
 --@include _retire
-local ids, gone, looked = {}, {}, 0
+local ids, gone, answer = {}, {}, {0}
 for at, mark in ipairs(ARGV) do ids[at] = string.sub(mark, 1, 16) end
+
+local function is_ours(job, id, mark)
+  if mark == id then return job.lease == NOBODY end
+  return redis.call('ZSCORE', tag .. ':relayed', mark)
+end
+
 for at, id, text in each(ids) do
-  looked = at
-  local ours = ARGV[at] == id or redis.call('ZSCORE', tag .. ':relayed', ARGV[at])
-  local job = ours and text and read(text, id)
-  if job and job.lease == NOBODY and job.state ~= RUNNING and job.state <= HELD then
-    redis.call('ZREM', ready(job.queue), id)
-    redis.call('ZREM', tag .. ':due', id)
-    count(job.state, job.queue, -1)
+  answer[1] = at
+  local job = text and read(text, id)
+  if job and job.state == RUNNING then
+    answer[#answer + 1] = id
+  elseif job and job.state <= HELD and is_ours(job, id, ARGV[at]) then
+    leave(job, id)
     free_key(job, id)
     local period = tag .. ':period:' .. job.unique
     if redis.call('GETRANGE', period, 0, 15) == id then redis.call('DEL', period) end
@@ -21,4 +27,4 @@ for at, id, text in each(ids) do
 end
 drop(gone)
 write_counts()
-return looked
+return answer

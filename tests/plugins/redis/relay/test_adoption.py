@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import replace
 from itertools import pairwise
@@ -15,6 +15,7 @@ from psycopg import AsyncConnection
 
 from chancy import Chancy, Queue, State, Unique
 from chancy.app.diagnosis import Why
+from chancy.attempt.claim import Claim
 from chancy.attempt.settlement import Settlement
 from chancy.broker.optional import Adoption
 from chancy.errors import BrokerUnavailable, StatementFailed
@@ -217,14 +218,14 @@ async def test_a_late_removal_from_redis_leaves_a_job_that_another_worker_has_mo
     async def replaced() -> None:
         await fetch(chancy, PUSH, 2, 0.0)
 
-    async def freeze(client: ShardClient, ids: Sequence[bytes]) -> None:
+    async def freeze(client: ShardClient, ids: Sequence[bytes]) -> set[UUID]:
         if not marks:
             marks.extend(ids)
             await fetch(chancy, "update chancy.redis_moves set taken_until = now()")
             await other("fast")  # moves it back
             await other("fast")
             assert await left(chancy) == (0, 0)
-        await take_back(client, ids)
+        return await take_back(client, ids)
 
     with monkeypatch.context() as patch:
         broken_off(patch, "end", once(replaced))
@@ -461,6 +462,56 @@ async def test_a_job_replaced_during_its_move_is_moved_back(
     async with Worker(chancy):
         await eventually(lambda: jobs.noted == [2])
     assert await arrived(chancy)
+
+
+#: How the run of a job in Redis ends: for ever, or until a retry, or until a worker knows it.
+ENDS: Mapping[str, Callable[[Settlement], Settlement]] = {
+    "succeeded": lambda one: one,
+    "scheduled": lambda one: one._replace(state=State.SCHEDULED, delay_s=3_600.0),
+    "held": lambda one: one._replace(state=State.HELD, meta='{"unknown_function": "x"}'),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_job_replaced_during_its_move_runs_again_if_redis_has_begun_it(
+    chancy: Chancy, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    ((id,),) = await fetch(chancy, PUSH, 1, 0.0)
+    adopt, broker = await adoption(chancy), await plane(chancy)
+    worker = record()
+    await broker.register(worker)
+
+    async def attempt() -> None:
+        """As after the end of a lease."""
+        await fetch(chancy, "update chancy.redis_moves set taken_until = now()")
+        await adopt("fast")
+
+    async def claim() -> tuple[Claim, object]:
+        (claimed,) = await broker.claim("fast", worker_id=worker.id, limit=9)
+        assert claimed.id == id
+        return claimed, (await broker.get([id]))[id].arguments
+
+    with monkeypatch.context() as patch:
+        broken_off(patch, "end")
+        with pytest.raises(BrokerUnavailable, match="killed"):
+            await adopt("fast")
+    assert await fetch(chancy, PUSH, 2, 0.0) == [(id,)]
+    await broker.client.command("ZADD", f"{broker.tag}:due", 0, id.bytes)
+    await broker.promote(10)
+    first, arguments = await claim()
+    assert arguments == {"value": 1}
+    for _ in range(2):
+        await attempt()
+    assert await left(chancy) == (1, 1)
+    done = ENDS[end](Settlement(id, first.lease, State.SUCCEEDED))
+    assert await broker.settle([done]) == frozenset()
+    for _ in range(2):
+        await attempt()
+    assert await arrived(chancy)
+    assert (await broker.counts())["fast"] == (1, 0, 0, 0)
+    _, arguments = await claim()
+    assert arguments == {"value": 2}
+    assert await broker.client.command("ZCARD", f"{broker.tag}:relayed") == 0
 
 
 async def test_a_job_that_becomes_due_during_its_move_is_not_lost(
