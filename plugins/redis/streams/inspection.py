@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +12,13 @@ from chancy.plugins.redis.streams.group.membership import read_plan
 from chancy.plugins.redis.streams.producing.stream import Stream, check_name
 from chancy.plugins.redis.transport.redis_client import Reply
 from chancy.plugins.redis.transport.scripts import ScriptCall
+from chancy.text import shown
 
 #: Entries counted one by one where the server does not report how many are left to read; fewer if
 #: they have more than 1 MiB in total.
 MOST_COUNTED = 10_000
+#: Where a processor can start. Scripts calculate with ids, which is exact up to 15 digits.
+_START = re.compile(r"\$|[0-9]{1,15}(-[0-9]{1,15})?")
 #: Partitions queried in one round trip.
 _AT_ONCE = 256
 
@@ -182,7 +186,9 @@ class Inspection:
 
         :param start: ``0`` for all stored events, ``$`` for new events only, or the id of an
             event: the processor starts after it.
+        :raises ConfigurationError: the start is none of these.
         """
+        check_start(start)
         keys, name = self._stream.keys, self._processor
         replies = await self._call_each(
             range(self._stream.partitions),
@@ -265,6 +271,12 @@ class Inspection:
             dead_dropped=int(dead_dropped or 0),
             fenced=int(fenced or 0),
         )
+
+
+def check_start(start: str) -> None:
+    """Raise `ConfigurationError` unless a processor can start there; see `Inspection.reset`."""
+    if not _START.fullmatch(start):
+        raise ConfigurationError(f"the start {shown(start)} is not 0, $ or the id of an event")
 
 
 async def processors(stream: Stream[Any]) -> Sequence[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -24,6 +23,7 @@ from chancy.plugins.redis.streams.inspection import (
     Inspection,
     MemberReport,
     PartitionReport,
+    check_start,
     processors,
 )
 from chancy.plugins.redis.streams.producing.stream import Stream
@@ -58,8 +58,7 @@ def reset(
     """
     target = declared(stream)
     inspection = run(target, lambda: inspected(target, processor))
-    if not re.fullmatch(r"\$|\d{1,20}(-\d{1,20})?", start):
-        raise click.UsageError(f"--start {shown(start)}: pass 0, $, or the id of an event")
+    check_start(start)
     _refuse_if_alive(run(target, inspection.members), f"the processor {processor} of {stream}")
     if not yes:
         reports = run(target, inspection.report)

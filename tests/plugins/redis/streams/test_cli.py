@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from chancy.errors import ConfigurationError
 from chancy.plugins.redis import RedisSettings
 from chancy.plugins.redis.streams.cli import jsonl as lines
 from chancy.plugins.redis.streams.inspection import Inspection
@@ -219,7 +220,6 @@ async def test_a_reset_processor_sees_everything_again(run: Run, shop_streams: S
     await asyncio.to_thread(run, "reset", "orders", "bill", "--start", "$", "--yes")
     (one, *_) = (await asyncio.to_thread(run, "lag", "orders", "bill", "--json")).json
     assert one["lag"] == 0
-    await asyncio.to_thread(run, "reset", "orders", "bill", "--start", "x", "--yes", code=2)
 
 
 @pytest.mark.row("R20", "R43", "R45")
@@ -347,6 +347,23 @@ async def test_read_events_are_discarded_except_in_owned_partitions(shop_streams
     found = await Inspection(stream, "bill").report()
     assert [(one.lag, one.pending) for one in found] == [(0, 2), (2, 0), (2, 0), (2, 0)]
     assert [one.parked for one in found] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    "start", ["2024-05-01", "-", "+", "(1-0", "1-1\n", "\u0663", "9" * 20, f"1-{'9' * 20}"]
+)
+async def test_a_reset_to_no_position_changes_nothing(shop_streams: Streams, start: str) -> None:
+    (stream, _), link = shop_streams.streams, shop_streams.link
+    groups = [("XINFO", "GROUPS", stream.keys.log(number)) for number in range(4)]
+    for number in range(4):
+        await link.command("XGROUP", "CREATE", stream.keys.log(number), "bill", "7-7", "MKSTREAM")
+    before = [await link.command(*one) for one in groups]
+    with pytest.raises(ConfigurationError, match=r"is not 0, \$ or the id of an event"):
+        await Inspection(stream, "bill").reset(start)
+    assert [await link.command(*one) for one in groups] == before
+    words = ("reset", "orders", "bill", f"--start={start}", "--yes")
+    await asyncio.to_thread(runner(link.settings), *words, code=2)
+    assert [await link.command(*one) for one in groups] == before
 
 
 #: Prints the peak memory in kB after the output of the command.
