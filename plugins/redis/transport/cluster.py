@@ -230,7 +230,7 @@ def _slot(key: Value) -> int:
 def _again(answer: Any, turn: int) -> bool:
     """Whether a group was not run and should be sent again."""
     if isinstance(answer, list):
-        # Of ``SET`` and a script, the script. ``WAIT``, the third, names no key.
+        # Of the write for replicas and a script, the script. ``WAIT``, the third, names no key.
         return isinstance(answer[:2][-1], _REFUSALS)
     # An OSError means that no connection was made. A connect timeout is not retried.
     return turn == 0 and isinstance(answer, OSError) and not isinstance(answer, TimeoutError)

@@ -29,6 +29,9 @@ Reply = Any
 
 # Never connected.
 _PARSERS: Any = AsyncRedis(protocol=2).response_callbacks
+#: Writes a key, also on a full server: it refuses only scripts that have not written yet, and
+#: ``PERSIST`` writes nothing to replicas, since the key never expires.
+_WRITE = "redis.call('PERSIST', KEYS[1]) redis.call('SET', KEYS[1], '')"
 
 
 class _LoopConnections:
@@ -221,9 +224,10 @@ class RedisClient:
         connections, last = self._connections(), None
         if replicas:
             # A script whose work was done by an earlier attempt writes nothing, and ``WAIT``, which
-            # covers the writes of its own connection, would return immediately: hence the ``SET``.
+            # covers the writes of its own connection, would return immediately.
             groups = [
-                (key, (("SET", f"{key!s}:lasting", ""), *commands)) for key, commands in groups
+                (key, (("EVAL", _WRITE, 1, f"{key!s}:lasting"), *commands))
+                for key, commands in groups
             ]
             # Half of the timeout, so that the reply itself still arrives in time.
             wait_ms = max(1, round((timeout_s or self.settings.timeout_s) * 500))

@@ -21,6 +21,7 @@ from chancy.plugins.redis.services import Services
 from chancy.plugins.redis.streams.producing.stream import Stream
 from chancy.plugins.redis.streams.streams import Streams
 from chancy.plugins.redis.transport.redis_client import RedisClient
+from chancy.plugins.redis.transport.scripts import Value
 from chancy.testing.conformance.bench import Bench, prepared
 from tests.plugins.redis.jobs.test_durability_chaos import follow, in_step
 from tests.plugins.redis.streams.fleet import Order
@@ -103,6 +104,23 @@ async def test_replicas_are_waited_for_in_a_cluster(redis_cluster: str) -> None:
     async with all_of(settings) as made:
         for call in made.calls():
             await eventually(partial(_lacks_replicas, call))
+
+
+async def test_a_full_server_makes_no_refusal_of_what_a_replica_has(own_redis: Start) -> None:
+    """It appends an event in place of one that it drops."""
+    primary, replica = (own_redis(repl_diskless_sync_delay="0") for _ in range(2))
+    follow(replica, primary.port)
+    await eventually(lambda: in_step(replica, primary))
+    link = RedisClient(RedisSettings(url=primary.url))
+    fields: list[Value] = [1, "drop_oldest", "count", 0, 2, 1, "a", 1]
+    for most in (0, 1):
+        await link.command("CONFIG", "SET", "maxmemory", most)
+        assert await link.run("streams.send", ("log", "stat"), fields, replicas=1) == 1
+    replica.freeze()
+    # This script writes nothing, but the replica may still lack what was written before.
+    with pytest.raises(BrokerUnavailable):
+        await link.run("streams.extend", ("own",), ("me", 1, 1), replicas=1, timeout_s=1.0)
+    await link.close()
 
 
 @contextmanager

@@ -143,11 +143,20 @@ async def test_a_worker_whose_data_are_gone_stops_what_it_runs(
 
 
 @pytest.mark.chaos
-async def test_running_services_continue_on_a_full_server(own_redis: Own) -> None:
-    server = own_redis(maxmemory="12mb", maxmemory_policy="noeviction")
+@pytest.mark.parametrize("replicas", [0, 1])
+async def test_running_services_continue_on_a_full_server(
+    own_redis: Own, replicas: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = own_redis(
+        maxmemory="12mb", maxmemory_policy="noeviction", repl_diskless_sync_delay="0"
+    )
+    for replica in [own_redis() for _ in range(replicas)]:
+        follow(replica, server.port)
+        await eventually(partial(in_step, replica, server))
     with shop(server.url, cluster=False) as place:
+        place.services.configure(replicas=replicas)
         ids = [await place.services.start(kind, s=1) for kind in ("beat", "nap", "beat")]
-        async with place.worker():
+        async with place.worker(place.declare(replicas=replicas)):
             for id in ids:
                 await eventually(partial(place.is_begun, id))
             for size in (100_000, 1_000, 10):
@@ -159,6 +168,8 @@ async def test_running_services_continue_on_a_full_server(own_redis: Own) -> Non
             await eventually(place.is_state(ids[1], None))
             await place.services.stop(ids[0])
             await eventually(place.is_state(ids[0], "STOPPED"))
+        # The worker would stop its services.
+        assert "service_leases_not_renewed" not in caplog.text
         assert await place.state(ids[2]) == "WAIT"
 
 
