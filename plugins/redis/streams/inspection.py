@@ -230,7 +230,7 @@ class Inspection:
         ctl = self._stream.keys.ctl(self._processor)
         only = ",".join(map(str, partitions))
         fields = ("reason", reason, *(("partitions", only) if only else ()))
-        await self._stream.link.command("XADD", ctl, "MAXLEN", "~", 256, "*", *fields)
+        await self._stream.link.run("streams.notify", (ctl,), fields)
 
     async def _call_each(
         self, numbers: Iterable[int], script: str, keys: Any, args: Sequence[Any]

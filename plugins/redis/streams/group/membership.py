@@ -94,9 +94,8 @@ class Membership:
 
     async def notify(self, reason: str) -> None:
         """Notify the other members through the control stream."""
-        await self._link.command(
-            "XADD", self._keys[2], "MAXLEN", "~", 256, "*", "reason", reason, "member", self.member
-        )
+        fields = ("reason", reason, "member", self.member)
+        await self._link.run("streams.notify", self._keys[2:], fields)
 
 
 def read_plan(found: Reply) -> PartitionPlan:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from chancy.plugins.redis.streams.processing.events import Events
 from chancy.plugins.redis.streams.processing.partition import OwnedPartition
 from chancy.plugins.redis.streams.streams import Streams
 from tests.plugins.redis.streams.fleet import Fleet, Order, beat_often, fleet, working
+from tests.support.redis_fixtures import RedisServer
 from tests.support.waiting import eventually, gives
 
 
@@ -55,6 +56,19 @@ async def test_resume_continues_the_named_partitions_and_shows_why_they_stopped(
         await eventually(lambda: crew.numbers[-2:] == [0, 3])
         assert await halted(crew) == {}
         await eventually(crew.idle)
+
+
+async def test_a_full_server_accepts_a_resume(own_redis: Callable[..., RedisServer]) -> None:
+    server = own_redis(maxmemory_policy="noeviction")
+    async with fleet(server.url, partitions=1, bad={0}, options={"policy": Halt()}) as crew:
+        await crew.start()
+        await crew.send(0, 2)
+        error = {0: "ValueError: event 0"}
+        await eventually(lambda: gives(halted(crew), error))
+        await crew.orders.link.command("CONFIG", "SET", "maxmemory", 1)
+        crew.bad.clear()
+        assert await Inspection(crew.orders, "handle").resume() == error
+        await eventually(lambda: crew.numbers == [0, 1])
 
 
 async def test_the_next_owner_begins_what_was_halted(place: dict[str, Any]) -> None:
