@@ -17,6 +17,7 @@ if not may then
   return {0, state}
 end
 if runs(id) then
+--@include _free
   redis.call('HSET', key, 'wanted', 'restart')
   nudge(id)
 elseif waits(id) then

@@ -166,6 +166,12 @@ async def test_running_services_continue_on_a_full_server(
             for id in (ids[0], ids[2]):
                 await eventually(partial(_is_renewed, place, id, _lease(place, id)))
             await eventually(place.is_state(ids[1], None))
+            # There may be room again: the service that has ended took some.
+            place.raw.config_set("maxmemory", 1)
+            key = place.services.keys.of(ids[2])
+            token = place.raw.hget(key, "token")
+            assert await place.services.restart(ids[2]) == "RUNNING"
+            await eventually(lambda: place.raw.hget(key, "token") not in {None, token})
             await place.services.stop(ids[0])
             await eventually(place.is_state(ids[0], "STOPPED"))
         # The worker would stop its services.
