@@ -138,18 +138,13 @@ class Timers:
         until = time.monotonic() + _PATIENCE_S
         while True:
             try:
-                return await self._claim_tick(key)
+                claimed = await self._link.run("streams.tick", (key,), (self._worker, _TICK_MS))
+                return bool(claimed == 1)
             except BrokerError as error:
                 if time.monotonic() >= until:
                     logger.warning("crontab_not_fired name=%s error=%s", crontab.name, error)
                     return False
             await asyncio.sleep(backoff.next_s())
-
-    async def _claim_tick(self, key: str) -> bool:
-        if await self._link.command("SET", key, self._worker, "NX", "PX", _TICK_MS):
-            return True
-        # An earlier attempt whose answer was lost may have set it.
-        return bool(await self._link.command("GET", key) == self._worker.encode())
 
     async def _run_at_start(self, task: StartupTask) -> None:
         backoff = Backoff(base_s=0.5, cap_s=30.0)

@@ -455,20 +455,31 @@ async def test_a_tick_is_fired_though_redis_is_unavailable_at_that_time(
 async def test_a_tick_is_fired_once_though_the_answer_is_lost(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fired, command, lost = at_nine(streams), RedisClient.command, list[str]()
+    fired, lost = at_nine(streams), list[object]()
 
-    async def forgetful(link: RedisClient, *parts: Any) -> Any:
-        answer = await command(link, *parts)
-        if parts[0] == "SET" and str(parts[1]) not in lost:
-            lost.append(str(parts[1]))
+    async def forgetful(calls: Calls, send: Send) -> list[Any]:
+        replies = await send()
+        if calls[0].script == "streams.tick" and calls[0].keys not in lost:
+            lost.append(calls[0].keys)
             raise BrokerUnavailable("the answer is lost")
-        return answer
+        return replies
 
-    monkeypatch.setattr(RedisClient, "command", forgetful)
+    around(monkeypatch, forgetful)
     serving = asyncio.create_task(streams.serve(leader=Unelected()))
     try:
         await eventually(lambda: {*fired} == {"behind", "nine"})
         assert sorted(fired) == ["behind", "nine"]
         assert len(lost) == 2
+    finally:
+        await stop(serving)
+
+
+@pytest.mark.usefixtures("asked")
+async def test_a_tick_is_fired_on_a_full_server(streams: Streams, direct: RedisClient) -> None:
+    await direct.command("CONFIG", "SET", "maxmemory", 1)
+    fired = at_nine(streams)
+    serving = asyncio.create_task(streams.serve(leader=Unelected()))
+    try:
+        await eventually(lambda: sorted(fired) == ["behind", "nine"])
     finally:
         await stop(serving)
