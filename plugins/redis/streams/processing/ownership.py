@@ -52,6 +52,8 @@ class Ownership:
         self._member = member
         self._options = processor.options
         self._start = processor.options.start
+        # Partitions that this member has acquired.
+        self._started = set[int]()
         self._dropped = 0
         self._reported_at = float("-inf")
 
@@ -62,6 +64,10 @@ class Ownership:
         """
         if self._start == "$":
             self._start = "0"
+
+    def _start_of(self, number: int) -> str:
+        # If the partition has lost its data, its events have arrived since then.
+        return "0" if self._start == "$" and number in self._started else self._start
 
     async def acquire(self, numbers: Collection[int]) -> Mapping[int, Claim]:
         """Try to acquire partitions that are free, expired, or owned by this member.
@@ -81,7 +87,7 @@ class Ownership:
                         self._keys.park(number, self._group),
                         self._keys.stat(number),
                     ),
-                    (self._group, self._member, lease_ms, self._start),
+                    (self._group, self._member, lease_ms, self._start_of(number)),
                 )
                 for number in numbers
             ]
@@ -103,6 +109,7 @@ class Ownership:
             case [b"parked"]:
                 return Parked()
             case [b"owned", epoch, pending, last]:
+                self._started.add(number)
                 return OwnedPartition(
                     number,
                     epoch,

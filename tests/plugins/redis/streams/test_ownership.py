@@ -227,6 +227,18 @@ async def test_few_large_events_are_dead_lettered_by_one_script(group: Group) ->
     assert (report.dead, report.pending) == (6, 0)
 
 
+async def test_events_after_a_partition_has_lost_its_data_are_not_skipped(group: Group) -> None:
+    """The rest of the group is on another server of the cluster, and has lost nothing."""
+    group.processor.options = Options(lease_s=LEASE_S, start="$")
+    await group.send(1)
+    member = await group.member("a")
+    assert await member.read() == []
+    await group.link.command("DEL", group.keys.log(0), group.keys.own(0, "handle"))
+    ids = await group.send(1, 1)
+    await member.acquire()
+    assert await member.read() == ids
+
+
 async def test_pending_entries_that_were_dropped_from_the_log_are_counted_and_done_with(
     group: Group,
 ) -> None:
